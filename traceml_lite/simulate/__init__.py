@@ -1,0 +1,1 @@
+"""The DataLoader as a discrete-event model: replay of a trace, what-if, labelled made-up runs."""
