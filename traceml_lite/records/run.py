@@ -49,7 +49,7 @@ DELIVERY_COLUMNS: tuple[Column, ...] = (
     Column("ask_ns", "i8", "ns", "when next(loader) was called"),
     Column("got_ns", "i8", "ns", "when next(loader) returned"),
     Column("wait_ns", "i8", "ns", "got - ask: time the consumer was blocked in next(loader)"),
-    Column("step_ns", "i8", "ns", "from got to the next ask; missing after the last one of a broken-off epoch"),
+    Column("step_ns", "i8", "ns", "from got to the next ask; missing where an epoch was broken off"),
     Column("queue_size", "i4", "batches", "batches in the result queue at the ask (pinned ones if pinning)"),
     Column("held_back", "i4", "batches", "batches received but held back by order, at the ask"),
     Column("dispatch_ns", "i8", "ns", "when the batch's index was put into the worker's queue"),
