@@ -71,7 +71,9 @@ def block_bootstrap_ratio(
     if tops.size < MIN_BLOCKS:
         return None
     random = np.random.default_rng(seed)
-    counts = random.multinomial(tops.size, np.full(tops.size, 1.0 / tops.size), size=resamples).astype(np.float64)
+    counts = random.multinomial(tops.size, np.full(tops.size, 1.0 / tops.size), size=resamples).astype(
+        np.float64
+    )
     below = counts @ bottoms
     if (below <= 0).any():
         return None

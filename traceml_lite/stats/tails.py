@@ -73,7 +73,9 @@ def _times(values: NDArray[np.int64], name: str) -> NDArray[np.int64]:
     if array.ndim != 1:
         raise ValueError(f"{name}: expected one dimension, got shape {array.shape}")
     if array.size and array.min() < 0:
-        raise ValueError(f"{name}: {int((array < 0).sum())} values are negative; select the measured ones first")
+        raise ValueError(
+            f"{name}: {int((array < 0).sum())} values are negative; select the measured ones first"
+        )
     return array
 
 
@@ -182,7 +184,9 @@ def mass_cut_ns(wait_ns: NDArray[np.int64], share: float = MASS_SHARE) -> int:
     reached = np.cumsum(ordered, dtype=np.float64)
     if reached[-1] <= 0:
         return 0
-    return int(ordered[min(int(np.searchsorted(reached, share * reached[-1] * (1 - 1e-12))), ordered.size - 1)])
+    return int(
+        ordered[min(int(np.searchsorted(reached, share * reached[-1] * (1 - 1e-12))), ordered.size - 1)]
+    )
 
 
 def stall_threshold_ns(

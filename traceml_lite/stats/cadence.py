@@ -1,0 +1,368 @@
+"""Cadence: do events (stalls, slow fetches) recur at a fixed distance in batches, or in seconds?
+
+Every answer is tested against events placed at random, with a correction for the phases and periods that
+were tried: random stalls at rate 1/4 have a gap of 4 one time in ten. Nothing here knows what an event is
+or what a period would mean.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import fft, special
+
+# Up to this many deliveries the hypergeometric tail is summed exactly; above, the binomial bounds it.
+EXACT_TAIL_SIZE = 20_000
+# Every period is folded below this length; above, only those that stand out in the autocorrelation.
+DIRECT_SCAN_SIZE = 8192
+SCAN_CANDIDATES = 32
+# A period must be seen three times to be one.
+MIN_CYCLES = 3
+# Longer periods than this are not looked for: the folds would cost more than they find.
+MAX_PERIOD = 1024
+# Block of the autocorrelation: memory stays flat however long the run is.
+CORRELATION_BLOCK = 1 << 18
+# A clock needs four events: three gaps can be even by chance too easily (p >= 0.01 in the null below).
+MIN_CLOCK_EVENTS = 4
+# Monte-Carlo draws behind a clock's p-value: the smallest one it can give is 1 / (draws + 1).
+CLOCK_DRAWS = 2000
+# A clock is fitted to at most this many events, spread over the run in one stretch.
+MAX_CLOCK_EVENTS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class PeriodFit:
+    """How well one period explains the events, at its best phase."""
+
+    period: int
+    """Batches."""
+    phase: int
+    """The residue that the events share."""
+    on_phase: float
+    """Share of the events that lie on the phase, in [0, 1]."""
+    recall: float
+    """Share of the phase's places that hold an event, in [0, 1]."""
+    log_ratio: float
+    """Bernoulli log likelihood ratio against one rate for all places."""
+    p_value: float
+    """Chance that random events do as well at this period at any phase."""
+    p_corrected: float
+    """The same after the number of periods that were tried."""
+    tried: int
+    """Periods tried."""
+    events: int
+    """Events seen."""
+    places: int
+    """Deliveries looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class WindowCadence:
+    """Cadence within one stretch of the run."""
+
+    start: int
+    """First delivery of the window."""
+    stop: int
+    """One past the last."""
+    gaps: int
+    """Gaps between consecutive events inside the window."""
+    gap_share: float
+    """Share of those gaps equal to the period; nan without gaps."""
+    on_phase: float
+    """Largest share of the window's events on one phase; nan without events."""
+    p_value: float
+    """As in ``PeriodFit``, for this window and this one period; 1 without events."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClockFit:
+    """How well a fixed time between events explains them, some of them possibly unseen."""
+
+    period_ns: float
+    offset_ns: float
+    """Time of the event numbered 0."""
+    deviation: float
+    """Root mean square distance from the regular times, as a share of the period."""
+    p_value: float
+    """Chance that events at random times, no closer than the closest pair, are as regular."""
+    events: int
+    cycles: int
+    """Periods between the first and the last event."""
+
+
+def tail_probability(hits: int, drawn: int, marked: int, total: int) -> float:
+    """P(X >= hits) when ``drawn`` of ``total`` places are drawn at random and ``marked`` of them count.
+
+    Exact (hypergeometric) up to 20 000 places; above, the binomial tail, which is never smaller in the
+    range where it is used (hits above the mean).
+    """
+    if hits <= 0:
+        return 1.0
+    if hits > min(drawn, marked):
+        return 0.0
+    if total > EXACT_TAIL_SIZE:
+        return float(special.betainc(hits, drawn - hits + 1, marked / total))
+    k = np.arange(hits, min(drawn, marked) + 1)
+    k = k[total - drawn - marked + k >= 0]
+    logs = (
+        _log_choose(marked, k)
+        + _log_choose(total - marked, drawn - k)
+        - _log_choose(total, np.asarray(drawn))
+    )
+    return float(min(1.0, np.exp(special.logsumexp(logs)))) if logs.size else 0.0
+
+
+def _log_choose(n: int, k: NDArray[np.int64]) -> NDArray[np.float64]:
+    result: NDArray[np.float64] = special.gammaln(n + 1) - special.gammaln(k + 1) - special.gammaln(n - k + 1)
+    return result
+
+
+def _log_likelihood(hits: NDArray[np.float64], places: NDArray[np.float64]) -> NDArray[np.float64]:
+    result: NDArray[np.float64] = (
+        special.xlogy(hits, hits)
+        + special.xlogy(places - hits, places - hits)
+        - special.xlogy(places, places)
+    )
+    return result
+
+
+def _phase_places(period: int, first: int, total: int) -> NDArray[np.int64]:
+    """How many of the places first .. first+total-1 lie on each residue."""
+    places = np.full(period, total // period, dtype=np.int64)
+    places[(first + np.arange(total % period)) % period] += 1
+    return places
+
+
+def fit_period(
+    events: NDArray[np.int64], total: int, period: int, first: int = 0, tried: int = 1
+) -> PeriodFit:
+    """Fold the events at one planned period and test the best phase.
+
+    Args:
+        events: Places of the events, distinct, in ``[first, first + total)``.
+        total: Number of places.
+        period: Batches, at least 2.
+        first: Number of the first place.
+        tried: How many periods are being tried in all (a Bonferroni factor).
+
+    Returns:
+        The fit at the best phase that holds more than its share of events.
+
+    Raises:
+        ValueError: A period below 2 or above ``total``.
+    """
+    if not 2 <= period <= max(total, 2):
+        raise ValueError(f"period must lie in [2, {total}], got {period}")
+    count = int(events.size)
+    if count == 0 or count == total:
+        return PeriodFit(period, 0, 1.0 / period, count / max(total, 1), 0.0, 1.0, 1.0, tried, count, total)
+    hits = np.bincount(np.asarray(events) % period, minlength=period).astype(np.float64)
+    places = _phase_places(period, first, total).astype(np.float64)
+    apart = (
+        _log_likelihood(hits, places)
+        + _log_likelihood(count - hits, total - places)
+        - _log_likelihood(np.asarray(float(count)), np.asarray(float(total)))
+    )
+    # A phase that events avoid is a good split too, but no cadence.
+    apart[hits * total <= places * count] = 0.0
+    phase = int(np.argmax(apart))
+    chance = 0.0
+    for size in np.unique(places):
+        same = int(np.count_nonzero(places == size))
+        chance += same * tail_probability(int(hits[phase]), int(size), count, total)
+    chance = min(1.0, chance)
+    return PeriodFit(
+        period=period,
+        phase=phase,
+        on_phase=float(hits[phase] / count),
+        recall=float(hits[phase] / places[phase]) if places[phase] else 0.0,
+        log_ratio=float(apart[phase]),
+        p_value=chance,
+        p_corrected=min(1.0, chance * tried),
+        tried=tried,
+        events=count,
+        places=total,
+    )
+
+
+def pair_counts(mask: NDArray[np.bool_], max_lag: int) -> NDArray[np.float64]:
+    """Number of event pairs at each distance 0 .. max_lag, by FFT in blocks of bounded memory."""
+    counts = np.zeros(max_lag + 1)
+    size = min(CORRELATION_BLOCK, max(mask.size, 1))
+    length = fft.next_fast_len(size + max_lag, real=True)
+    for start in range(0, mask.size, size):
+        # Pairs whose earlier member lies in this block; the later one may lie max_lag behind its end.
+        head = mask[start : start + size].astype(np.float32)
+        both = mask[start : start + size + max_lag].astype(np.float32)
+        product = np.conj(fft.rfft(head, length)) * fft.rfft(both, length)
+        counts += fft.irfft(product, length)[: max_lag + 1]
+    result: NDArray[np.float64] = np.round(counts)
+    return result
+
+
+def _candidates(events: NDArray[np.int64], total: int, first: int, longest: int) -> NDArray[np.int64]:
+    if total <= DIRECT_SCAN_SIZE:
+        return np.arange(2, longest + 1)
+    mask = np.zeros(total, dtype=np.bool_)
+    mask[events - first] = True
+    pairs = pair_counts(mask, longest)[2:]
+    expected = events.size**2 / total
+    excess = (pairs - expected) / np.sqrt(expected + 1.0)
+    return 2 + np.sort(np.argsort(excess)[::-1][:SCAN_CANDIDATES])
+
+
+def scan_periods(
+    events: NDArray[np.int64], total: int, first: int = 0, longest: int | None = None
+) -> PeriodFit | None:
+    """The period that explains the events best, corrected for all periods that could have won.
+
+    Args:
+        events: Places of the events, distinct, in ``[first, first + total)``.
+        total: Number of places.
+        first: Number of the first place.
+        longest: Longest period to try; default and limit: seen three times, at most 1024 batches.
+
+    Returns:
+        The fit with the largest likelihood ratio, or None with fewer than three events or no period to
+        try. Multiples and divisors of the true period fit worse by construction, so the largest is the
+        fundamental.
+    """
+    limit = min(total // MIN_CYCLES, MAX_PERIOD)
+    longest = limit if longest is None else min(longest, limit)
+    if events.size < MIN_CYCLES or longest < 2:
+        return None
+    tried = longest - 1
+    best: PeriodFit | None = None
+    for period in _candidates(np.asarray(events), total, first, longest):
+        fit = fit_period(events, total, int(period), first, tried)
+        if best is None or fit.log_ratio > best.log_ratio + 1e-9:
+            best = fit
+    return best
+
+
+def recurrence(events: NDArray[np.int64], total: int, period: int, first: int = 0) -> float:
+    """Chance of an event one period after an event: survives slips of the phase, unlike the fold.
+
+    Returns:
+        A share in ``[0, 1]``; nan when no event has a place one period later.
+    """
+    mask = np.zeros(total + period, dtype=np.bool_)
+    at = np.asarray(events) - first
+    mask[at] = True
+    open_ended = at[at + period < total]
+    return float(mask[open_ended + period].mean()) if open_ended.size else float("nan")
+
+
+def gap_share(events: NDArray[np.int64], period: int) -> float:
+    """Share of gaps between consecutive events that equal the period; nan without gaps."""
+    gaps = np.diff(np.sort(np.asarray(events)))
+    return float((gaps == period).mean()) if gaps.size else float("nan")
+
+
+def cadence_by_window(
+    events: NDArray[np.int64], total: int, period: int, edges: Sequence[int]
+) -> tuple[WindowCadence, ...]:
+    """The cadence in consecutive windows, so that a lock at the start is not taken for a lasting one.
+
+    Args:
+        events: Places of the events in ``[0, total)``, distinct.
+        total: Number of places.
+        period: Batches, at least 2.
+        edges: Inner window edges in rounds of ``period``, e.g. ``(4, 16, 64)``; those behind the end of
+            the run are left out.
+
+    Returns:
+        One entry per window that holds at least two rounds.
+    """
+    ordered = np.sort(np.asarray(events))
+    bounds = [0, *sorted({e * period for e in edges if e * period < total - 2 * period}), total]
+    windows = []
+    for start, stop in itertools.pairwise(bounds):
+        if stop - start < 2 * period:
+            continue
+        inside = ordered[np.searchsorted(ordered, start) : np.searchsorted(ordered, stop)]
+        fit = fit_period(inside, stop - start, period, start) if inside.size else None
+        windows.append(
+            WindowCadence(
+                start=start,
+                stop=stop,
+                gaps=max(0, inside.size - 1),
+                gap_share=gap_share(inside, period),
+                on_phase=fit.on_phase if fit else float("nan"),
+                p_value=fit.p_value if fit else 1.0,
+            )
+        )
+    return tuple(windows)
+
+
+def _regularity(times: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Best period of each row of ascending times and its relative deviation.
+
+    The period is sought between 0.4 and 1.1 of the shortest usual gap, so that an unseen event now and
+    then does no harm; each candidate is refined by regression on the numbers of the events it implies.
+    """
+    gaps = np.diff(times, axis=1)
+    base = np.quantile(gaps, 0.25, axis=1)
+    scale = np.array([1.0, 0.5, 1.0 / 3.0])
+    best_dev = np.full(times.shape[0], np.inf)
+    best_period = np.ones(times.shape[0])
+    for factor in scale:
+        period = np.maximum(base * factor, 1e-9)
+        for _ in range(4):
+            steps = np.maximum(np.round(gaps / period[:, None]), 1.0)
+            number = np.concatenate([np.zeros((times.shape[0], 1)), np.cumsum(steps, axis=1)], axis=1)
+            centred = number - number.mean(axis=1, keepdims=True)
+            period = (centred * times).sum(axis=1) / np.maximum((centred**2).sum(axis=1), 1e-12)
+            period = np.maximum(period, 1e-9)
+        residual = times - times.mean(axis=1, keepdims=True) - period[:, None] * centred
+        freedom = max(times.shape[1] - 2, 1)
+        deviation = np.sqrt((residual**2).sum(axis=1) / freedom) / period
+        # A shorter period fits anything: it must beat a longer one by more than its own factor.
+        better = deviation < best_dev * (factor if np.isfinite(best_dev).all() else 1.0)
+        best_dev = np.where(better, deviation, best_dev)
+        best_period = np.where(better, period, best_period)
+    return best_period, best_dev
+
+
+def fit_clock(times_ns: NDArray[np.int64], seed: int = 0, draws: int = CLOCK_DRAWS) -> ClockFit | None:
+    """Fit a fixed time between events and test it against random gaps with the same shortest gap.
+
+    Args:
+        times_ns: Times of the events, shape ``(m,)``, nanoseconds, ascending.
+        seed: Of the Monte-Carlo null.
+        draws: Null runs; the smallest p-value is ``1 / (draws + 1)``.
+
+    Returns:
+        The fit, or None with fewer than four events or events at one time.
+
+    The null: gaps are the shortest gap plus exponential excess with the mean of the observed excess, which
+    is what memoryless stalls behind a queue that must first run empty look like.
+    """
+    times = np.asarray(times_ns, dtype=np.float64)[:MAX_CLOCK_EVENTS]
+    if times.size < MIN_CLOCK_EVENTS or times[-1] <= times[0]:
+        return None
+    period, deviation = _regularity(times[None, :] - times[0])
+    gaps = np.diff(times)
+    shortest = float(gaps.min())
+    excess = max(float(gaps.mean()) - shortest, 1e-9)
+    # With m gaps the smallest of them overstates the refractory time by excess / m.
+    shortest = max(0.0, shortest - excess / gaps.size)
+    excess = max(float(gaps.mean()) - shortest, 1e-9)
+    random = np.random.default_rng(seed)
+    null_gaps = shortest + random.exponential(excess, size=(draws, gaps.size))
+    null_times = np.concatenate([np.zeros((draws, 1)), np.cumsum(null_gaps, axis=1)], axis=1)
+    _, null = _regularity(null_times)
+    cycles = round((times[-1] - times[0]) / period[0])
+    centre = times.mean() - period[0] * np.round((times - times[0]) / period[0]).mean()
+    return ClockFit(
+        period_ns=float(period[0]),
+        offset_ns=float(centre),
+        deviation=float(deviation[0]),
+        p_value=float((1 + np.count_nonzero(null <= deviation[0])) / (draws + 1)),
+        events=int(times.size),
+        cycles=cycles,
+    )
