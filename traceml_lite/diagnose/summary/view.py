@@ -1,0 +1,202 @@
+"""One loader's columns made ready for counting: masks, epochs, the steady state, the fetches.
+
+Each column is looked at in place; nothing is copied that need not be, as a run may hold ten million
+deliveries. This module decides which rows count and why, and computes no figure itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceml_lite.records.results import Estimate
+from traceml_lite.records.run import FETCH_DONE, IN_CONSUMER, LoaderTrace, Table
+from traceml_lite.records.summary import Measured, NotMeasured
+
+# torch's own default where workers exist and the option is not known.
+DEFAULT_PREFETCH_FACTOR = 2
+
+Ints = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fetches:
+    """Finished fetches of one loader."""
+
+    table: Table
+    rows: Mask | None
+    """Rows of the table that are finished fetches; None is all of them."""
+    count: int
+    own_table: bool
+    """True where every fetch is here; False where only those of kept deliveries are."""
+
+    def column(self, name: str) -> NDArray[Any] | NotMeasured:
+        """A column over the finished fetches; element -1 is "not measured"."""
+        found = self.table.get(name)
+        if found is None:
+            return NotMeasured(self.table.why_absent(name))
+        return found if self.rows is None else found[self.rows]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class View:
+    """Deliveries to the training loop, epoch after epoch, and the fetches behind them."""
+
+    trace: LoaderTrace
+    table: Table
+    n: int
+    fast_forwarded: int
+    wait_ns: Ints
+    step_ns: Ints | NotMeasured
+    """Element -1 where the step of one delivery was not measured."""
+    delivery: Ints
+    """Delivery number within its epoch, from 0."""
+    group: Ints
+    """Number of the (iterator, epoch) each delivery belongs to, ascending."""
+    groups: int
+    warm_up: Measured
+    steady: slice | Mask
+    """Deliveries after the first W·F of their epoch."""
+    n_steady: int
+    fetches: Fetches | NotMeasured
+
+    def column(self, name: str) -> NDArray[Any] | NotMeasured:
+        """A column over all deliveries of the view."""
+        found = self.table.get(name)
+        return NotMeasured(self.table.why_absent(name)) if found is None else found
+
+    @property
+    def workers(self) -> int | None:
+        """num_workers, None where not known."""
+        return self.trace.config.num_workers
+
+    @property
+    def block(self) -> int:
+        """Deliveries per block of a bootstrap: what the queue holds, in whole rounds of the pool.
+
+        With many deliveries longer, by the n^(1/3) rule of Künsch (1989), for dependence not known of.
+        """
+        rounds = max(1, int(self.warm_up.value)) if isinstance(self.warm_up, Estimate) else 1
+        return rounds * -(-int(np.ceil(self.n ** (1 / 3))) // rounds)
+
+    @property
+    def same_epoch(self) -> Mask:
+        """Shape ``(n - 1,)``: whether delivery i + 1 follows delivery i in the same epoch, none missing."""
+        mask: Mask = (np.diff(self.group) == 0) & (np.diff(self.delivery) == 1)
+        return mask
+
+
+def look(trace: LoaderTrace) -> View:
+    """Make the view of one loader.
+
+    Args:
+        trace: The loader; its deliveries may be empty.
+
+    Returns:
+        The view, without the batches that a resumed loader delivered inside iter().
+    """
+    table, fast_forwarded = _without_fast_forward(trace.deliveries)
+    n = len(table) if "wait_ns" in table else 0
+    zeros = np.zeros(n, dtype=np.int64)
+    iterator, epoch = table.get("iterator"), table.get("epoch")
+    key = zeros if iterator is None or epoch is None else (iterator.astype(np.int64) << 32) + epoch
+    jumps = np.diff(key)
+    if (jumps < 0).any():
+        # Two iterators of one loader that run at the same time: each epoch's deliveries are put together.
+        table = table.take(np.argsort(key, kind="stable"))
+        key = np.sort(key, kind="stable")
+        jumps = np.diff(key)
+    group = np.concatenate(([0], np.cumsum(jumps != 0))) if n else zeros
+    delivery = table.get("delivery")
+    if delivery is None:
+        starts = np.flatnonzero(np.concatenate(([True], jumps != 0))) if n else zeros
+        delivery = np.arange(n) - starts[group]
+    warm_up = _warm_up(trace)
+    warm = int(warm_up.value) if isinstance(warm_up, Estimate) else 0
+    steady: slice | Mask = slice(None)
+    n_steady = n
+    if warm and n:
+        steady = delivery >= warm
+        n_steady = int(np.count_nonzero(steady))
+    return View(
+        trace=trace,
+        table=table,
+        n=n,
+        fast_forwarded=fast_forwarded,
+        wait_ns=table["wait_ns"] if n else zeros,
+        step_ns=_steps(table, group, delivery) if n else NotMeasured("no delivery"),
+        delivery=delivery,
+        group=group,
+        groups=int(group[-1]) + 1 if n else 0,
+        warm_up=warm_up,
+        steady=steady,
+        n_steady=n_steady,
+        fetches=_fetches(trace, table),
+    )
+
+
+def _without_fast_forward(table: Table) -> tuple[Table, int]:
+    skipped = table.get("fast_forward")
+    if skipped is None or not (skipped == 1).any():
+        return table, 0
+    return table.take(skipped != 1), int((skipped == 1).sum())
+
+
+def _warm_up(trace: LoaderTrace) -> Measured:
+    workers, factor = trace.config.num_workers, trace.config.prefetch_factor
+    if workers is None:
+        return NotMeasured("num_workers is not known")
+    if workers == 0:
+        return Estimate(0.0, method="no workers, nothing is prefetched")
+    if factor is None:
+        return Estimate(
+            float(workers * DEFAULT_PREFETCH_FACTOR),
+            method=f"prefetch_factor is not known; torch's default, {DEFAULT_PREFETCH_FACTOR}, assumed",
+        )
+    return Estimate(float(workers * factor), method="num_workers x prefetch_factor")
+
+
+def _steps(table: Table, group: Ints, delivery: Ints) -> Ints | NotMeasured:
+    steps = table.get("step_ns")
+    if steps is not None:
+        return steps if (steps >= 0).any() else NotMeasured("no step of this run ended")
+    ask, got = table.get("ask_ns"), table.get("got_ns")
+    if ask is None or got is None:
+        return NotMeasured(table.why_absent("step_ns"))
+    derived = np.full(len(got), -1, dtype=np.int64)
+    follows = (np.diff(group) == 0) & (np.diff(delivery) == 1)
+    derived[:-1] = np.where(follows, ask[1:] - got[:-1], -1)
+    return derived if (derived >= 0).any() else NotMeasured("one delivery only: no step ended")
+
+
+def _fetches(trace: LoaderTrace, deliveries: Table) -> Fetches | NotMeasured:
+    own = trace.fetches
+    if len(own) and "fetch_start_ns" in own and "fetch_end_ns" in own:
+        done = own["fetch_end_ns"] >= 0
+        if "state" in own:
+            done &= own["state"] == FETCH_DONE
+        return _finished(own, done, own_table=trace.sampled is None)
+    start, end = deliveries.get("fetch_start_ns"), deliveries.get("fetch_end_ns")
+    if start is None or end is None:
+        missing = "fetch_end_ns" if end is None else "fetch_start_ns"
+        return NotMeasured(deliveries.why_absent(missing) if len(deliveries) else "no delivery")
+    return _finished(deliveries, (end >= 0) & (start >= 0), own_table=False)
+
+
+def _finished(table: Table, done: Mask, *, own_table: bool) -> Fetches | NotMeasured:
+    count = int(np.count_nonzero(done))
+    if not count:
+        return NotMeasured("no fetch was seen to end")
+    return Fetches(table, None if count == len(done) else done, count, own_table)
+
+
+def fetched_by_consumer(view: View) -> bool:
+    """Whether the consumer makes its batches itself, so that nothing can be ready before it asks."""
+    if view.workers is not None:
+        return view.workers == 0
+    worker = view.table.get("worker")
+    return worker is not None and bool((worker == IN_CONSUMER).all())

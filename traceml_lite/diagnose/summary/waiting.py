@@ -1,0 +1,157 @@
+"""Waiting and pace over a span of the run, and the stalls: how much, which deliveries, at what gaps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceml_lite.diagnose.summary.numbers import (
+    inverse,
+    median_estimate,
+    quantile_estimates,
+    ratio_estimate,
+)
+from traceml_lite.diagnose.summary.view import Mask, View
+from traceml_lite.records.results import Estimate
+from traceml_lite.records.run import UNKNOWN_WORKER
+from traceml_lite.records.summary import Gaps, Measured, NotMeasured, Place, Stalls, Waits
+from traceml_lite.stats.tails import stall_threshold_ns
+
+# A list of stalls is read for its pattern; twelve show one, and fit a line.
+MAX_PLACES = 12
+MAX_GAPS = 5
+NS_PER_S = 1e9
+
+
+def place(view: View, at: int) -> Place:
+    """Which delivery stands at row ``at`` of the view."""
+
+    def read(name: str, missing: int) -> int | None:
+        found = view.table.get(name)
+        return None if found is None or found[at] == missing else int(found[at])
+
+    return Place(
+        delivery=int(view.delivery[at]),
+        epoch=read("epoch", -1) or 0,
+        iterator=read("iterator", -1) or 0,
+        rank=read("rank", -1),
+        worker=read("worker", UNKNOWN_WORKER),
+    )
+
+
+def steady_waits(view: View) -> Waits | NotMeasured:
+    """Waiting after the first W·F deliveries of each epoch."""
+    if view.n and not view.n_steady and isinstance(view.warm_up, Estimate):
+        return NotMeasured(
+            f"no epoch has more than W·F = {int(view.warm_up.value)} deliveries, so there is no steady state"
+        )
+    return _waits(view, view.steady, view.n_steady)
+
+
+def all_waits(view: View) -> Waits | NotMeasured:
+    """Waiting over the whole run, starts of epochs included."""
+    return _waits(view, slice(None), view.n)
+
+
+def _waits(view: View, span: slice | Mask, n: int) -> Waits | NotMeasured:
+    if not n:
+        return NotMeasured("no delivery")
+    waits = view.wait_ns[span]
+    p50, p95, p99 = quantile_estimates(waits, (0.5, 0.95, 0.99))
+    at = int(np.argmax(waits))
+    row = at if isinstance(span, slice) else int(np.flatnonzero(span)[at])
+    share, pace, free = _shares(view, span, waits)
+    batch_size = view.trace.config.batch_size
+    return Waits(
+        deliveries=n,
+        wait_share=share,
+        total_wait_ns=Estimate(float(waits.sum(dtype=np.float64)), n=n, method="sum"),
+        p50_wait_ns=p50,
+        p95_wait_ns=p95,
+        p99_wait_ns=p99,
+        max_wait_ns=Estimate(float(waits[at]), n=n, method="largest"),
+        longest=place(view, row),
+        deliveries_per_s=pace,
+        deliveries_per_s_without_waiting=free,
+        samples_per_s=NotMeasured("batch_size is not known")
+        if batch_size is None
+        else _times(pace, batch_size),
+    )
+
+
+def _shares(view: View, span: slice | Mask, waits: NDArray[Any]) -> tuple[Measured, Measured, Measured]:
+    if isinstance(view.step_ns, NotMeasured):
+        return view.step_ns, view.step_ns, view.step_ns
+    steps = view.step_ns[span]
+    stepped = steps >= 0
+    if not stepped.all():
+        waits, steps = waits[stepped], steps[stepped]
+    if not len(steps):
+        missing = NotMeasured("no step of this span ended")
+        return missing, missing, missing
+    ones = np.ones(len(steps), dtype=np.int8)
+    both = waits + steps
+    return (
+        ratio_estimate(waits, both, view.block, what="no time passed"),
+        inverse(ratio_estimate(both, ones, view.block, what=""), NS_PER_S),
+        inverse(ratio_estimate(steps, ones, view.block, what=""), NS_PER_S),
+    )
+
+
+def _times(pace: Measured, factor: int) -> Measured:
+    if isinstance(pace, NotMeasured):
+        return pace
+    low = None if pace.low is None else pace.low * factor
+    high = None if pace.high is None else pace.high * factor
+    return Estimate(pace.value * factor, low, high, pace.level, pace.n, pace.method)
+
+
+def stalls(view: View, given_ns: int | None) -> tuple[Stalls, Mask] | NotMeasured:
+    """The stalls of the whole run, and the mask of the deliveries that they are.
+
+    The automatic threshold is set on the steady state, so that a slow start does not hide what comes after.
+    """
+    if not view.n:
+        return NotMeasured("no delivery")
+    span = view.steady if view.n_steady else slice(None)
+    steps = None
+    if not isinstance(view.step_ns, NotMeasured):
+        steps = view.step_ns[span]
+        steps = steps[steps >= 0]
+    threshold = stall_threshold_ns(view.wait_ns[span], steps, given_ns)
+    mask: Mask = view.wait_ns > threshold.value_ns
+    rows = np.flatnonzero(mask)
+    in_steady = len(rows) if isinstance(view.steady, slice) else int(np.count_nonzero(mask & view.steady))
+    found = Stalls(
+        threshold_ns=threshold.value_ns,
+        threshold_source=threshold.method,
+        n=len(rows),
+        deliveries=view.n,
+        n_warm_up=len(rows) - in_steady,
+        share_of_waiting=ratio_estimate(
+            np.where(mask, view.wait_ns, 0), view.wait_ns, view.block, what="nothing waited"
+        ),
+        places=tuple(place(view, int(row)) for row in rows[:MAX_PLACES]),
+        gaps=_gaps(view, rows),
+    )
+    return found, mask
+
+
+def _gaps(view: View, rows: NDArray[np.intp]) -> Gaps | NotMeasured:
+    if len(rows) < 2:
+        return NotMeasured("a gap needs two stalls")
+    same = np.diff(view.group[rows]) == 0
+    gaps = np.diff(view.delivery[rows])[same]
+    if not len(gaps):
+        return NotMeasured("no epoch has two stalls")
+    values, counts = np.unique(gaps, return_counts=True)
+    first = np.lexsort((values, -counts))[:MAX_GAPS]
+    got = view.column("got_ns")
+    return Gaps(
+        n=len(gaps),
+        median_batches=median_estimate(gaps),
+        common=tuple((int(values[i]), int(counts[i])) for i in first),
+        median_interval_ns=got if isinstance(got, NotMeasured) else median_estimate(np.diff(got[rows])[same]),
+    )
