@@ -262,6 +262,8 @@ class LoaderTrace:
         events: Events of this loader, in order of time.
         sampled: None when every delivery is here; else a sentence that says which were kept.
         delivered: How many deliveries there really were (``len(deliveries)`` unless sampled).
+        sampled_floor_ns: Of a sampled trace: every wait of at least this was kept, and of the shorter ones
+            an even sample. None where that is not known; then shares cannot be weighed.
     """
 
     name: str
@@ -271,6 +273,7 @@ class LoaderTrace:
     events: tuple[Event, ...] = ()
     sampled: str | None = None
     delivered: int = 0
+    sampled_floor_ns: int | None = None
 
 
 # State of a fetch record. STARTED is the mark written before the fetch: what a killed worker leaves behind.

@@ -22,14 +22,31 @@ SEED = 20240229
 MAX_BLOCKS = 400
 
 QUANTILE_METHOD = "linear interpolation; no interval, one run gives none for a quantile of a pool"
+WEIGHED_METHOD = "weighed by what each kept delivery stands for; no interval"
 TOTALS_METHOD = "ratio of totals"
 MEAN_METHOD = "mean; no interval"
 
 
-def quantile_estimates(values: NDArray[Any], shares: tuple[float, ...]) -> tuple[Estimate, ...]:
-    """Quantiles of measured values, shape ``(n,)`` with n at least 1; no interval, as none is valid."""
+def quantile_estimates(
+    values: NDArray[Any], shares: tuple[float, ...], weight: NDArray[np.float64] | None = None
+) -> tuple[Estimate, ...]:
+    """Quantiles of measured values; no interval, as none is valid.
+
+    Args:
+        values: Shape ``(n,)``, n at least 1.
+        shares: Each in ``[0, 1]``.
+        weight: How many values each stands for, in a sampled trace.
+
+    Returns:
+        One estimate per share.
+    """
     n = len(values)
-    return tuple(Estimate(q, n=n, method=QUANTILE_METHOD) for q in quantiles(values, shares))
+    if weight is None:
+        return tuple(Estimate(q, n=n, method=QUANTILE_METHOD) for q in quantiles(values, shares))
+    by_value = np.argsort(values, kind="stable")
+    up_to = np.cumsum(weight[by_value])
+    at = np.minimum(np.searchsorted(up_to, np.asarray(shares) * up_to[-1]), n - 1)
+    return tuple(Estimate(float(q), n=n, method=WEIGHED_METHOD) for q in values[by_value][at])
 
 
 def ratio_estimate(top: NDArray[Any], bottom: NDArray[Any], block: int, *, what: str) -> Measured:

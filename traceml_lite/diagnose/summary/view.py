@@ -63,6 +63,8 @@ class View:
     """Deliveries after the first W·F of their epoch."""
     n_steady: int
     fetches: Fetches | NotMeasured
+    weight: NDArray[np.float64] | NotMeasured | None
+    """How many deliveries each kept one stands for; None where every delivery was kept."""
 
     def column(self, name: str) -> NDArray[Any] | NotMeasured:
         """A column over all deliveries of the view."""
@@ -136,7 +138,21 @@ def look(trace: LoaderTrace) -> View:
         steady=steady,
         n_steady=n_steady,
         fetches=_fetches(trace, table),
+        weight=_weight(trace, table, n, fast_forwarded),
     )
+
+
+def _weight(
+    trace: LoaderTrace, table: Table, n: int, fast_forwarded: int
+) -> NDArray[np.float64] | NotMeasured | None:
+    if trace.sampled is None or not n:
+        return None
+    if trace.sampled_floor_ns is None:
+        return NotMeasured("the trace is sampled and does not say which waits were kept in full")
+    short = table["wait_ns"] < trace.sampled_floor_ns
+    kept = int(np.count_nonzero(short))
+    left = trace.delivered - fast_forwarded - (n - kept)
+    return np.where(short, max(left / kept, 1.0) if kept else 1.0, 1.0)
 
 
 def _without_fast_forward(table: Table) -> tuple[Table, int]:

@@ -59,15 +59,24 @@ def _waits(view: View, span: slice | Mask, n: int) -> Waits | NotMeasured:
     if not n:
         return NotMeasured("no delivery")
     waits = view.wait_ns[span]
-    p50, p95, p99 = quantile_estimates(waits, (0.5, 0.95, 0.99))
     at = int(np.argmax(waits))
     row = at if isinstance(span, slice) else int(np.flatnonzero(span)[at])
+    p50: Measured
+    p95: Measured
+    p99: Measured
+    total: Measured
+    if isinstance(view.weight, NotMeasured):
+        p50 = p95 = p99 = total = view.weight
+    else:
+        weight = None if view.weight is None else view.weight[span]
+        p50, p95, p99 = quantile_estimates(waits, (0.5, 0.95, 0.99), weight)
+        waited = waits if weight is None else waits * weight
+        total = Estimate(float(waited.sum(dtype=np.float64)), n=n, method="sum")
     share, pace, free = _shares(view, span, waits)
-    batch_size = view.trace.config.batch_size
     return Waits(
         deliveries=n,
         wait_share=share,
-        total_wait_ns=Estimate(float(waits.sum(dtype=np.float64)), n=n, method="sum"),
+        total_wait_ns=total,
         p50_wait_ns=p50,
         p95_wait_ns=p95,
         p99_wait_ns=p99,
@@ -75,34 +84,42 @@ def _waits(view: View, span: slice | Mask, n: int) -> Waits | NotMeasured:
         longest=place(view, row),
         deliveries_per_s=pace,
         deliveries_per_s_without_waiting=free,
-        samples_per_s=NotMeasured("batch_size is not known")
-        if batch_size is None
-        else _times(pace, batch_size),
+        samples_per_s=_samples_per_s(pace, view.trace.config.batch_size),
     )
 
 
 def _shares(view: View, span: slice | Mask, waits: NDArray[Any]) -> tuple[Measured, Measured, Measured]:
-    if isinstance(view.step_ns, NotMeasured):
-        return view.step_ns, view.step_ns, view.step_ns
+    """Share of waiting, deliveries per second, and the same without waiting."""
+    for needed in (view.step_ns, view.weight):
+        if isinstance(needed, NotMeasured):
+            return needed, needed, needed
+    assert not isinstance(view.step_ns, NotMeasured)
+    assert not isinstance(view.weight, NotMeasured)
     steps = view.step_ns[span]
     stepped = steps >= 0
+    ones: NDArray[Any] = np.ones(len(steps), dtype=np.int8) if view.weight is None else view.weight[span]
     if not stepped.all():
-        waits, steps = waits[stepped], steps[stepped]
+        waits, steps, ones = waits[stepped], steps[stepped], ones[stepped]
     if not len(steps):
         missing = NotMeasured("no step of this span ended")
         return missing, missing, missing
-    ones = np.ones(len(steps), dtype=np.int8)
+    if view.weight is not None:
+        waits, steps = waits * ones, steps * ones
     both = waits + steps
     return (
         ratio_estimate(waits, both, view.block, what="no time passed"),
-        inverse(ratio_estimate(both, ones, view.block, what=""), NS_PER_S),
-        inverse(ratio_estimate(steps, ones, view.block, what=""), NS_PER_S),
+        inverse(ratio_estimate(both, ones, view.block, what="no delivery"), NS_PER_S),
+        inverse(ratio_estimate(steps, ones, view.block, what="no delivery"), NS_PER_S),
     )
 
 
-def _times(pace: Measured, factor: int) -> Measured:
-    if isinstance(pace, NotMeasured):
-        return pace
+def _samples_per_s(pace: Measured, batch_size: int | None) -> Measured:
+    if batch_size is None:
+        return NotMeasured("batch_size is not known")
+    return pace if isinstance(pace, NotMeasured) else _times(pace, batch_size)
+
+
+def _times(pace: Estimate, factor: int) -> Estimate:
     low = None if pace.low is None else pace.low * factor
     high = None if pace.high is None else pace.high * factor
     return Estimate(pace.value * factor, low, high, pace.level, pace.n, pace.method)
@@ -124,22 +141,29 @@ def stalls(view: View, given_ns: int | None) -> tuple[Stalls, Mask] | NotMeasure
     mask: Mask = view.wait_ns > threshold.value_ns
     rows = np.flatnonzero(mask)
     in_steady = len(rows) if isinstance(view.steady, slice) else int(np.count_nonzero(mask & view.steady))
+    carried: Measured
+    if isinstance(view.weight, NotMeasured):
+        carried = view.weight
+    else:
+        waited = view.wait_ns if view.weight is None else view.wait_ns * view.weight
+        carried = ratio_estimate(np.where(mask, waited, 0), waited, view.block, what="nothing waited")
     found = Stalls(
         threshold_ns=threshold.value_ns,
         threshold_source=threshold.method,
         n=len(rows),
         deliveries=view.n,
         n_warm_up=len(rows) - in_steady,
-        share_of_waiting=ratio_estimate(
-            np.where(mask, view.wait_ns, 0), view.wait_ns, view.block, what="nothing waited"
-        ),
+        share_of_waiting=carried,
         places=tuple(place(view, int(row)) for row in rows[:MAX_PLACES]),
-        gaps=_gaps(view, rows),
+        gaps=_gaps(view, rows, threshold.value_ns),
     )
     return found, mask
 
 
-def _gaps(view: View, rows: NDArray[np.intp]) -> Gaps | NotMeasured:
+def _gaps(view: View, rows: NDArray[np.intp], threshold_ns: int) -> Gaps | NotMeasured:
+    floor_ns = view.trace.sampled_floor_ns
+    if view.trace.sampled is not None and (floor_ns is None or threshold_ns < floor_ns):
+        return NotMeasured("the trace is sampled and not every stall of this length was kept")
     if len(rows) < 2:
         return NotMeasured("a gap needs two stalls")
     same = np.diff(view.group[rows]) == 0
