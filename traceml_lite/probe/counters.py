@@ -1,0 +1,80 @@
+"""Counters of the calling process and thread, cheap enough to read around every fetch.
+
+The descriptors are opened in the process that is measured: an inherited one shows its parent's counters.
+What cannot be read is left out for good and remembered in ``absent`` and ``errno``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+from traceml_lite.store.layout import RCHAR_SWITCHED_OFF
+
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+# ru_inblock counts blocks of 512 bytes whatever the device's own size (getrusage(2)).
+BLOCK_BYTES = 512
+
+
+class Counters:
+    """Open descriptors of /proc for one thread.
+
+    Attributes:
+        absent: Bits of ``layout.ABSENT_BITS``: what cannot be read here.
+        errno: Of the last failure.
+    """
+
+    __slots__ = ("_io", "_sched", "_stat", "absent", "errno")
+
+    def __init__(self, *, rchar: bool = True) -> None:
+        self.absent = 0
+        self.errno = 0
+        self._sched = self._open("/proc/thread-self/schedstat", 1)
+        self._io = self._open("/proc/self/io", 2) if rchar else -1
+        self._stat = self._open("/proc/self/stat", 4)
+        if not rchar:
+            self.absent |= 2
+            self.errno = self.errno or RCHAR_SWITCHED_OFF
+        # A file that opens may still refuse to be read (a non-dumpable process): tried once, here.
+        for bit, read in ((1, self.run_queue), (2, self.rchar), (4, self.resident)):
+            if not self.absent & bit:
+                try:
+                    read()
+                except (OSError, ValueError, IndexError) as error:
+                    self.absent |= bit
+                    self.errno = getattr(error, "errno", 0) or 0
+
+    def _open(self, path: str, bit: int) -> int:
+        try:
+            return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            self.absent |= bit
+            self.errno = error.errno or 0
+            return -1
+
+    def run_queue(self) -> tuple[int, int]:
+        """Time this thread was runnable without a CPU so far (second field of schedstat), in ns.
+
+        Returns:
+            The time, and the bytes that this very reading adds to ``rchar``.
+        """
+        text = os.pread(self._sched, 80, 0)
+        return int(text.split()[1]), len(text)
+
+    def rchar(self) -> tuple[int, int]:
+        """Bytes this process asked read calls for so far, and how many this very reading adds to them."""
+        text = os.pread(self._io, 200, 0)
+        return int(text[7 : text.index(b"\n")]), len(text)
+
+    def resident(self) -> tuple[int, int]:
+        """Resident set in bytes and number of threads of this process."""
+        after_name = os.pread(self._stat, 1024, 0).rpartition(b")")[2].split()
+        return int(after_name[21]) * _PAGE, int(after_name[17])
+
+    def close(self) -> None:
+        """Close the descriptors."""
+        for descriptor in (self._sched, self._io, self._stat):
+            if descriptor >= 0:
+                with contextlib.suppress(OSError):
+                    os.close(descriptor)
+        self._sched = self._io = self._stat = -1

@@ -1,0 +1,313 @@
+"""The consumer's half: one record per delivery, into the iterator's own ring.
+
+An ``IteratorRecorder`` belongs to one iterator and knows no torch; the hooks call it. It holds no reference
+to the iterator, so that an abandoned one goes away, and ends its workers, exactly when it would have.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from traceml_lite.records.run import IN_CONSUMER, MISSING, UNKNOWN_WORKER
+from traceml_lite.store.layout import (
+    DELIVERIES,
+    DELIVERY_STEP_OFFSET,
+    DELIVERY_STEP_STRUCT,
+    DELIVERY_STRUCT,
+    FETCH,
+    FETCHES,
+    RING_HEADER_SIZE,
+)
+from traceml_lite.store.ring import Ring, RingReader
+
+if TYPE_CHECKING:
+    from traceml_lite.probe.fetch import FetchRecorder
+    from traceml_lite.probe.session import Session
+
+_now = time.perf_counter_ns
+_thread_cpu = time.thread_time_ns
+_process_cpu = time.process_time_ns
+
+# Rings are emptied into the trace's files once in so many deliveries; a drain costs some 10 us a worker.
+DRAIN_EVERY = 256
+_DELIVERY_RING = 512
+# The consumer's own counters cost 4 us a delivery. They are read around every step while steps are longer
+# than this (4 us of 20 ms is 0.02 %), and for the first of a turn; else on one delivery in SAMPLE_EVERY.
+LONG_STEP_NS = 20_000_000
+FIRST_READ = 32
+SAMPLE_EVERY = 16
+# Worker number of the consumer's own ring, to tell it from the ring of fetches with num_workers=0.
+_CONSUMER_RING = UNKNOWN_WORKER
+
+
+class IteratorRecorder:
+    """State and ring of one iterator.
+
+    Attributes:
+        tasks: Rank to ``(worker, k, dispatch_ns)`` of what was dispatched and not delivered.
+        turn: Which pass of the iterator this is.
+        live: False once the iterator or the session has ended; the hooks pass through then.
+        last_index: Rank of the last message received, where batches may overtake.
+        own: Recorder of the fetches made here, with ``num_workers=0``.
+        constructing: True until the first batch that was not asked for by the iterator's own code.
+    """
+
+    __slots__ = (
+        "_closed_turn", "_delivery", "_drained", "_epoch", "_given", "_last_got_ns", "_readers",
+        "_readings", "_ring", "_sample", "_session", "_step_ns", "constructing", "iterator", "last_index",
+        "live", "loader", "made_ns", "own", "ready_ns", "tasks", "turn", "workers",
+    )  # fmt: skip
+
+    def __init__(self, session: Session, iterator: int, loader: int, workers: int, made_ns: int) -> None:
+        self._session = session
+        self.iterator = iterator
+        self.loader = loader
+        self.workers = workers
+        self.made_ns = made_ns
+        self.ready_ns = made_ns
+        self.turn = 0
+        self.tasks: dict[int, tuple[int, int, int]] = {}
+        self.live = True
+        self.last_index = MISSING
+        self.constructing = True
+        self.own: FetchRecorder | None = None
+        self._given = [0] * max(workers, 1)
+        self._epoch = MISSING
+        self._delivery = 0
+        self._closed_turn = False
+        self._last_got_ns = 0
+        self._step_ns = LONG_STEP_NS
+        self._readings: tuple[int, int, int] | None = None
+        self._sample = True
+        self._drained = 0
+        self._ring = Ring(
+            str(session.live / f"{iterator}.deliveries"),
+            _DELIVERY_RING,
+            iterator=iterator,
+            worker=_CONSUMER_RING,
+        )
+        self._readers = [RingReader(self.ring_path(worker)) for worker in range(workers)]
+
+    def ring_prefix(self) -> str:
+        """Path of the workers' rings without the worker's number."""
+        return str(Path(self._session.live) / f"{self.iterator}.fetches.")
+
+    def ring_path(self, worker: int) -> str:
+        """Path of one worker's ring."""
+        return f"{self.ring_prefix()}{worker}"
+
+    def watch_own_fetches(self) -> str:
+        """With ``num_workers=0``: the path for the ring of fetches made here."""
+        path = f"{self.ring_prefix()}c"
+        self._readers.append(RingReader(path))
+        return path
+
+    # -- called by the hooks, in the order of an iterator's life ---------------------------------------
+
+    def dispatched(self, rank: int, worker: int) -> None:
+        """The index of batch ``rank`` was put into the queue of ``worker``."""
+        given = self._given
+        self.tasks[rank] = (worker, given[worker], _now())
+        given[worker] += 1
+
+    def own_task(self) -> int:
+        """With ``num_workers=0``: the batch about to be fetched here is the next one; returns its rank."""
+        rank = self._given[0]
+        self.tasks[rank] = (IN_CONSUMER, rank, MISSING)
+        self._given[0] = rank + 1
+        return rank
+
+    def asked(self, now: int) -> None:
+        """The consumer asks for a batch: fill in the step of the last one."""
+        number = self._ring.committed
+        if number > 0 and self._last_got_ns:
+            step_ns = now - self._last_got_ns
+            self._step_ns = step_ns
+            before = self._readings
+            place = self._ring.offset(number - 1) + DELIVERY_STEP_OFFSET
+            if before is None:
+                DELIVERY_STEP_STRUCT.pack_into(self._ring.memory, place, step_ns, MISSING, MISSING, MISSING)
+            else:
+                after = self._read()
+                DELIVERY_STEP_STRUCT.pack_into(
+                    self._ring.memory, place, step_ns,
+                    after[0] - before[0], after[1] - before[1], _difference(after[2], before[2]),
+                )  # fmt: skip
+        # Decided once for a wait and the step after it.
+        delivery = self._delivery
+        self._sample = self._step_ns >= LONG_STEP_NS or delivery < FIRST_READ or delivery % SAMPLE_EVERY == 0
+        self._readings = self._read() if self._sample else None
+
+    def delivered(
+        self,
+        entered_ns: int,
+        asked_ns: int,
+        got_ns: int,
+        rank: int,
+        queue_size: int,
+        held_back: int,
+        flags: int,
+    ) -> None:
+        """The consumer has its batch: write the record."""
+        worker, k, dispatch_ns = self.tasks.pop(rank, (UNKNOWN_WORKER, MISSING, MISSING))
+        wait_cpu, wait_run_queue = MISSING, MISSING
+        if self._sample:
+            before = self._readings
+            now = self._read()
+            if before is not None:
+                wait_cpu, wait_run_queue = now[0] - before[0], _difference(now[2], before[2])
+            self._readings = now
+        session = self._session
+        if self._epoch == MISSING:
+            self._begin_epoch(asked_ns)
+        ring = self._ring
+        DELIVERY_STRUCT.pack_into(
+            ring.memory, RING_HEADER_SIZE + (ring.committed % _DELIVERY_RING) * 128,
+            self.iterator, self.turn, self._epoch, worker, flags, session.next_sequence(), self._delivery,
+            rank, k, asked_ns, got_ns, dispatch_ns, queue_size, held_back, wait_cpu, wait_run_queue,
+            MISSING, MISSING, MISSING, MISSING,
+        )  # fmt: skip
+        self._delivery += 1
+        self._last_got_ns = got_ns
+        if ring.committed + 1 - self._drained >= DRAIN_EVERY:
+            self.drain(keep_last=True)
+        if got_ns > session.host_due_ns:
+            session.sample_host()
+        ring.commit(_now() - got_ns + asked_ns - entered_ns)
+
+    def stopped(self, asked_ns: int, stop_ns: int) -> None:
+        """``next`` raised StopIteration."""
+        self._end_turn("epoch_end", {"stop_ns": stop_ns - asked_ns})
+
+    def failed(self, error: BaseException, asked_ns: int, rank: int, processes: list[Any]) -> None:
+        """``next`` raised something else; the processes are those of the workers."""
+        self.drain(keep_last=False)
+        worker = self.tasks[rank][0] if rank in self.tasks else None
+        self._session.event(
+            "error", self.iterator, epoch=self._epoch, deliveries=self._delivery,
+            rank=rank if rank >= 0 else None, type=type(error).__name__, worker=worker,
+            after_ns=_now() - asked_ns,
+        )  # fmt: skip
+        self.report_gone(processes)
+
+    def report_gone(self, processes: list[Any]) -> None:
+        """Write an event for each worker that is dead, with the batch it had in hand."""
+        by_task = {(worker, k): rank for rank, (worker, k, _) in self.tasks.items()}
+        for number, process in enumerate(processes):
+            code = getattr(process, "exitcode", None)
+            if code in (None, 0):
+                continue
+            rank, since_ns = None, None
+            _, mark = self._readers[number].take() if number < len(self._readers) else (b"", b"")
+            if len(mark) == FETCH.itemsize:
+                import numpy as np
+
+                row = np.frombuffer(mark, dtype=FETCH)[0]
+                if row["state"] == 0 and row["fetch_start_ns"] > 0 and row["turn"] == self.turn:
+                    since_ns = int(row["fetch_start_ns"])
+                    rank = by_task.get((number, int(row["k"])))
+            self._session.event(
+                "worker_gone", self.iterator, worker=number, pid=process.pid, exit_code=code, rank=rank,
+                since_ns=since_ns,
+            )  # fmt: skip
+
+    def ready(self, start_pids: list[int | None]) -> None:
+        """The iterator is made, or a persistent one has begun another turn."""
+        self.ready_ns = _now()
+        self._session.made(self, start_pids)
+
+    def next_turn(self) -> None:
+        """A persistent iterator is being reset for another epoch."""
+        self._end_turn("closed", {})
+        self.turn += 1
+        self.made_ns = _now()
+        self.tasks.clear()
+        self._given = [0] * len(self._given)
+        self._delivery = 0
+        self._epoch = MISSING
+        self._closed_turn = False
+        self._last_got_ns = 0
+        self._readings = None
+
+    def broken(self, doing: str, error: Exception) -> None:
+        """Something of ours failed: note it and stop recording this iterator; not ours is re-raised."""
+        self.live = False
+        self._session.passed_over(f"record an iterator ({doing})", error)
+
+    def close(self) -> None:
+        """The iterator is gone, or the session ends: empty the rings and remove them. Idempotent."""
+        if not self.live:
+            return
+        self.live = False
+        self._end_turn("closed", {})
+        if self.own is not None:
+            self.own.close()
+        self._ring.unlink()
+        for reader in self._readers:
+            reader.unlink()
+        self._session.forget(self)
+
+    # -- inside -----------------------------------------------------------------------------------------
+
+    def _read(self) -> tuple[int, int, int]:
+        return _thread_cpu(), _process_cpu(), self._session.run_queue_ns()
+
+    def _begin_epoch(self, asked_ns: int) -> None:
+        # Numbered at the first delivery: some frameworks make iterators that never deliver.
+        self._epoch = self._session.next_epoch(self.loader)
+        self._session.event(
+            "epoch_start", self.iterator, epoch=self._epoch, turn=self.turn,
+            iter_ns=self.ready_ns - self.made_ns, first_ask_ns=asked_ns,
+        )  # fmt: skip
+
+    def _end_turn(self, kind: str, data: dict[str, Any]) -> None:
+        if self._closed_turn:
+            return
+        self._closed_turn = True
+        self.drain(keep_last=False)
+        if self._delivery or kind == "epoch_end":
+            self._session.event(
+                kind, self.iterator, epoch=self._epoch, deliveries=self._delivery, turn=self.turn, **data
+            )
+
+    def drain(self, *, keep_last: bool) -> None:
+        """Move whole records from the rings to the trace's files.
+
+        Args:
+            keep_last: Leave the newest delivery, whose step is still running, in the ring.
+        """
+        ring = self._ring
+        until = ring.committed - 1 if keep_last else ring.committed
+        parts = []
+        for number in range(self._drained, until):
+            offset = ring.offset(number)
+            parts.append(ring.memory[offset : offset + FETCH.itemsize])
+        self._session.append(DELIVERIES, b"".join(parts))
+        self._drained = max(self._drained, until)
+        for worker, reader in enumerate(self._readers):
+            before = reader.header
+            records, _ = reader.take()
+            self._session.append(FETCHES, records)
+            header = reader.header
+            if header is not None and before is None:
+                self._session.worker_seen(self, worker, header)
+            if header is not None:
+                self._session.count_worker(self, worker, header.own_ns, reader.lost)
+        self._session.count_consumer(self, ring.own_ns)
+
+
+def _difference(after: int, before: int) -> int:
+    return MISSING if MISSING in (after, before) else after - before
+
+
+def own_fetch_ring(recorder: IteratorRecorder) -> Ring:
+    """The ring for fetches that the consumer makes itself (``num_workers=0``)."""
+    return Ring(recorder.watch_own_fetches(), _DELIVERY_RING, iterator=recorder.iterator, worker=IN_CONSUMER)
+
+
+def worker_ring_capacity(workers: int, prefetch: int) -> int:
+    """Records a worker may write between two drains: of DRAIN_EVERY deliveries and all it may be ahead."""
+    needed = DRAIN_EVERY + 2 * max(prefetch, 1) * max(workers, 1)
+    return max(512, 1 << (needed - 1).bit_length())

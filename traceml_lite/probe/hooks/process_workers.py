@@ -1,0 +1,267 @@
+"""Iterators whose workers are processes, or which fetch in the consumer: torch 2.0 to 2.14, torchdata 0.11.
+
+The private names used here are checked on each class before it is touched; a class that lacks one is
+timed from outside only.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import time
+from typing import Any
+
+from traceml_lite.probe.deliveries import IteratorRecorder, own_fetch_ring, worker_ring_capacity
+from traceml_lite.probe.fetch import FetchRecorder
+from traceml_lite.probe.hooks.fetcher import record_fetcher
+from traceml_lite.probe.worker import WorkerInit
+from traceml_lite.records.run import IN_CONSUMER, MISSING
+from traceml_lite.store.layout import FLAG_FAST_FORWARD
+
+_now = time.perf_counter_ns
+_KEY = "_traceml_lite"
+_SETTINGS = "_traceml_lite_settings"
+
+# Names that the code below reads, by the method of the iterator that uses them in torch itself.
+_WORKER_NAMES = {
+    "_try_put_index": {"_send_idx", "_task_info", "_index_queues"},
+    "_next_data": {"_rcvd_idx", "_task_info", "_tasks_outstanding", "_get_data"},
+    "_reset": {"_rcvd_idx", "_send_idx", "_task_info"},
+}
+_CONSUMER_NAMES = {"_next_data": {"_dataset_fetcher"}}
+
+
+def unverified(cls: type[Any]) -> str | None:
+    """Why a class of iterators does not have a shape known here, or None if it has."""
+    workers = hasattr(cls, "_try_put_index")
+    for method, names in (_WORKER_NAMES if workers else _CONSUMER_NAMES).items():
+        code = getattr(getattr(cls, method, None), "__code__", None)
+        if code is None:
+            return f"{cls.__module__}.{cls.__name__} has no {method}: an unverified torch, timed from outside"
+        lacking = sorted(names - set(code.co_names))
+        if lacking:
+            return (
+                f"{cls.__module__}.{cls.__name__}.{method} does not use {', '.join(lacking)}: "
+                "an unverified torch, timed from outside"
+            )
+    return None
+
+
+@functools.cache
+def traced_class(cls: type[Any], *, unordered: bool) -> type[Any] | str:
+    """The recording subclass of a class of iterators; the reason in words where there is none."""
+    reason = unverified(cls)
+    if reason is not None:
+        return reason
+    if not hasattr(cls, "_try_put_index"):
+        return _subclass(cls, _consumer_members(cls))
+    return _subclass(cls, _worker_members(cls, unordered))
+
+
+@functools.cache
+def outside_class(cls: type[Any]) -> type[Any]:
+    """The subclass that only times ``next``."""
+    return _subclass(
+        cls, _members(cls, lambda self, recorder: None, lambda self: (MISSING, MISSING), _rank_unknown)
+    )
+
+
+def attach(iterator: Any, recorder: IteratorRecorder, traced: type[Any], *, rchar: bool) -> None:
+    """Make ``iterator`` record into ``recorder``."""
+    iterator.__dict__[_KEY] = recorder
+    iterator.__dict__[_SETTINGS] = rchar
+    iterator.__class__ = traced
+    if not recorder.workers:
+        recorder.ready([])
+
+
+def _subclass(cls: type[Any], members: dict[str, Any]) -> type[Any]:
+    # The same name and module: messages and torch's own profiler label read as without the probe.
+    return type(
+        cls.__name__, (cls,), {"__module__": cls.__module__, "__qualname__": cls.__qualname__, **members}
+    )
+
+
+def _rank_unknown(self: Any, recorder: IteratorRecorder, task: Any) -> int:
+    return MISSING
+
+
+def _members(cls: type[Any], begin: Any, queues: Any, rank_of: Any) -> dict[str, Any]:
+    """``__next__`` and ``__del__``.
+
+    Args:
+        cls: Class of the iterator.
+        begin: ``(iterator, recorder) -> task``, called before the original ``__next__``.
+        queues: ``(iterator) -> (queue_size, held_back)`` at the ask.
+        rank_of: ``(iterator, recorder, task) -> rank`` of the batch just received.
+    """
+    plain_next = cls.__next__
+    # torchdata resumes by calling next() from the constructor; nobody but the class's own code does that.
+    own_module = cls.__module__
+
+    def __next__(self: Any) -> Any:
+        recorder: IteratorRecorder = self.__dict__[_KEY]
+        if not recorder.live:
+            return plain_next(self)
+        entered_ns = _now()
+        task: Any = None
+        queue_size = held_back = MISSING
+        try:
+            recorder.asked(entered_ns)
+            queue_size, held_back = queues(self)
+            task = begin(self, recorder)
+        except Exception as error:
+            recorder.broken("before a batch", error)
+        asked_ns = _now()
+        try:
+            data = plain_next(self)
+        except StopIteration:
+            _guard(recorder, recorder.stopped, asked_ns, _now())
+            raise
+        except BaseException as error:
+            _guard(
+                recorder, recorder.failed, error, asked_ns, rank_of(self, recorder, task), _processes(self)
+            )
+            raise
+        got_ns = _now()
+        try:
+            flags = 0
+            if recorder.constructing:
+                if sys._getframe(1).f_globals.get("__name__") == own_module:
+                    flags = FLAG_FAST_FORWARD
+                else:
+                    recorder.constructing = False
+            recorder.delivered(
+                entered_ns, asked_ns, got_ns, rank_of(self, recorder, task), queue_size, held_back, flags
+            )
+        except Exception as error:
+            recorder.broken("after a batch", error)
+        return data
+
+    plain_del = getattr(cls, "__del__", None)
+
+    def __del__(self: Any) -> None:
+        try:
+            if plain_del is not None:
+                plain_del(self)
+        finally:
+            recorder = self.__dict__.get(_KEY)
+            if recorder is not None and _guard is not None:
+                _guard(recorder, recorder.close)
+
+    return {"__next__": __next__, "__del__": __del__}
+
+
+def _guard(recorder: IteratorRecorder, call: Any, *args: Any) -> None:
+    try:
+        call(*args)
+    except Exception as error:
+        recorder.broken(call.__name__, error)
+
+
+def _processes(self: Any) -> list[Any]:
+    return list(self.__dict__.get("_workers", ()))
+
+
+def _worker_members(cls: type[Any], unordered: bool) -> dict[str, Any]:
+    plain_put = cls._try_put_index
+    plain_reset = cls._reset
+    plain_get = cls._get_data
+
+    def queues(self: Any) -> tuple[int, int]:
+        return self._data_queue.qsize(), len(self._task_info) - self._tasks_outstanding
+
+    def in_order_rank(self: Any, recorder: IteratorRecorder, task: Any) -> int:
+        rank: int = self._rcvd_idx - 1
+        return rank
+
+    def overtaking_rank(self: Any, recorder: IteratorRecorder, task: Any) -> int:
+        return recorder.last_index
+
+    def _try_put_index(self: Any) -> None:
+        rank = self._send_idx
+        plain_put(self)
+        if self._send_idx != rank:
+            recorder = self.__dict__[_KEY]
+            if recorder.live:
+                try:
+                    recorder.dispatched(rank, self._task_info[rank][0])
+                except Exception as error:
+                    recorder.broken("dispatched", error)
+
+    def _reset(self: Any, loader: Any, first_iter: bool = False, *args: Any, **kwargs: Any) -> None:
+        recorder = self.__dict__[_KEY]
+        if recorder.live and not first_iter:
+            _guard(recorder, recorder.next_turn)
+        plain_reset(self, loader, first_iter, *args, **kwargs)
+        if recorder.live:
+            _guard(recorder, recorder.ready, [process.pid for process in _processes(self)])
+
+    def _get_data(self: Any) -> Any:
+        message = plain_get(self)
+        index = message[0]
+        if type(index) is int:
+            self.__dict__[_KEY].last_index = index
+        return message
+
+    members = _members(
+        cls, lambda self, recorder: None, queues, overtaking_rank if unordered else in_order_rank
+    )
+    members["_try_put_index"] = _try_put_index
+    members["_reset"] = _reset
+    members["_worker_init_fn"] = property(_wrapped_init, _store("_worker_init_fn"))
+    if unordered:
+        members["_get_data"] = _get_data
+    return members
+
+
+def _store(name: str) -> Any:
+    def store(self: Any, value: Any) -> None:
+        self.__dict__[name] = value
+
+    return store
+
+
+def _wrapped_init(self: Any) -> Any:
+    user = self.__dict__["_worker_init_fn"]
+    recorder = self.__dict__[_KEY]
+    if not recorder.live:
+        return user
+    return WorkerInit(
+        user,
+        path=recorder.ring_prefix(),
+        iterator=recorder.iterator,
+        turn=recorder.turn,
+        capacity=worker_ring_capacity(recorder.workers, self.__dict__.get("_prefetch_factor") or 2),
+        rchar=self.__dict__[_SETTINGS],
+    )
+
+
+def _consumer_members(cls: type[Any]) -> dict[str, Any]:
+    def begin(self: Any, recorder: IteratorRecorder) -> int:
+        return recorder.own_task()
+
+    def rank(self: Any, recorder: IteratorRecorder, task: Any) -> int:
+        return task if isinstance(task, int) else MISSING
+
+    def set_fetcher(self: Any, fetcher: Any) -> None:
+        self.__dict__["_dataset_fetcher"] = fetcher
+        recorder = self.__dict__[_KEY]
+        if recorder.live:
+            _guard(recorder, _record_own, self, recorder, fetcher)
+
+    members = _members(cls, begin, lambda self: (MISSING, MISSING), rank)
+    members["_dataset_fetcher"] = property(lambda self: self.__dict__["_dataset_fetcher"], set_fetcher)
+    return members
+
+
+def _record_own(self: Any, recorder: IteratorRecorder, fetcher: Any) -> None:
+    if recorder.own is None:
+        recorder.own = FetchRecorder(
+            own_fetch_ring(recorder),
+            iterator=recorder.iterator,
+            worker=IN_CONSUMER,
+            turn=recorder.turn,
+            rchar=self.__dict__[_SETTINGS],
+        )
+    record_fetcher(fetcher, recorder.own)

@@ -1,0 +1,299 @@
+"""Reading a trace: running, ended, killed, bundled, thinned, older. No step of recovery is ever needed.
+
+What a killed process left in its rings is read like the rest. A file that ends in the middle of a record
+loses that record only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceml_lite._errors import TraceFormatError
+from traceml_lite.records.run import HOST_COLUMNS, MISSING, Environment, Event, Run, Table
+from traceml_lite.store.join import build_loaders
+from traceml_lite.store.layout import (
+    ABSENT_BITS,
+    DELIVERIES,
+    DELIVERY,
+    EVENTS,
+    FETCH,
+    FETCHES,
+    FORMAT_MAJOR,
+    FORMAT_NAME,
+    HOST,
+    LIVE,
+    MANIFEST,
+    RCHAR_SWITCHED_OFF,
+    RECORD_SIZE,
+    RING_HEADER_SIZE,
+    RingHeader,
+    parse_ring_header,
+    ring_slots,
+)
+from traceml_lite.store.thin import kept
+
+# From major version n to n + 1; none yet. A migration takes and returns (manifest, deliveries, fetches).
+MIGRATIONS: Mapping[int, Callable[..., Any]] = {}
+
+
+def is_trace(path: str | os.PathLike[str]) -> bool:
+    """Whether ``path`` looks like a trace directory or a bundle of one."""
+    place = Path(path)
+    if place.is_dir():
+        return (place / MANIFEST).is_file()
+    return place.is_file() and zipfile.is_zipfile(place)
+
+
+def load(path: str | os.PathLike[str]) -> Run:
+    """Read a trace directory or a bundle.
+
+    Args:
+        path: Directory written by the probe (also while it is being written), or its zip.
+
+    Returns:
+        The run; ``run.complete`` says whether the traced process ended in order.
+
+    Raises:
+        TraceFormatError: Not a trace, damaged beyond reading, of a newer major version, or put together
+            from files of two traces.
+    """
+    place = Path(path)
+    source = _open(place)
+    manifest = _manifest(place, source)
+    events = _events(place, source, manifest)
+    deliveries = _records(source, DELIVERIES, manifest, DELIVERY)
+    fetches = _records(source, FETCHES, manifest, FETCH)
+    headers: list[RingHeader] = []
+    for name in source.names(LIVE):
+        ring = _ring(source.read(name))
+        if ring is None:
+            continue
+        header, records, mark = ring
+        headers.append(header)
+        if name.endswith(".deliveries"):
+            deliveries = _with_new(deliveries, np.frombuffer(records, dtype=DELIVERY), ("sequence",))
+        else:
+            rows = np.frombuffer(records + mark, dtype=FETCH)
+            fetches = _with_new(fetches, rows, ("iterator", "turn", "worker", "k"))
+    sampled, delivered = None, len(deliveries)
+    sampling = manifest.get("sampling")
+    if sampling:
+        delivered = int(deliveries["sequence"].max()) + 1 if len(deliveries) else 0
+        deliveries = deliveries[kept(deliveries, sampling["stride"], sampling["floor_ns"])]
+        sampled = (
+            f"the trace outgrew its limit of {manifest['limit_bytes']} bytes: 1 delivery in "
+            f"{sampling['stride']} and every wait of at least {sampling['floor_ns'] / 1e6:.3g} ms were kept, "
+            f"{len(deliveries)} of {delivered}"
+        )
+    absent = _absent(events, headers)
+    ended = manifest.get("ended")
+    environment = _record(Environment, manifest.get("environment", {}))
+    return Run(
+        source=str(place),
+        loaders=build_loaders(deliveries, fetches, events, absent, sampled),
+        environment=environment,
+        host=_host(source, manifest),
+        capabilities=_capabilities(manifest, absent),
+        events=tuple(e for e in events if e.iterator is None),
+        probe_cost=manifest.get("probe_cost") or _cost_so_far(headers),
+        complete=ended is not None,
+        ending=ended["how"] if ended else _state_of_owner(manifest, environment),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """A directory or a zip, read the same way."""
+
+    read: Callable[[str], bytes]
+    names: Callable[[str], list[str]]
+    has: Callable[[str], bool]
+
+
+def _open(place: Path) -> _Source:
+    if place.is_dir():
+
+        def names(folder: str) -> list[str]:
+            inside = place / folder
+            return sorted(f"{folder}/{n}" for n in os.listdir(inside)) if inside.is_dir() else []
+
+        def read(name: str) -> bytes:
+            try:
+                return (place / name).read_bytes()
+            except FileNotFoundError:
+                return b""  # a ring that its iterator removed a moment ago; its records are in the main file
+
+        return _Source(read, names, lambda name: (place / name).is_file())
+    if not place.exists():
+        raise TraceFormatError(f"{place}: no such file or directory; expected a trace directory or its zip")
+    if not zipfile.is_zipfile(place):
+        raise TraceFormatError(
+            f"{place}: not a trace. Expected a directory written by 'traceml-lite run' or 'probe', "
+            "or a zip of one"
+        )
+    archive = zipfile.ZipFile(place)
+    listed = archive.namelist()
+    return _Source(
+        lambda name: archive.read(name) if name in listed else b"",
+        lambda folder: sorted(n for n in listed if n.startswith(f"{folder}/") and not n.endswith("/")),
+        lambda name: name in listed,
+    )
+
+
+def _manifest(place: Path, source: _Source) -> dict[str, Any]:
+    if not source.has(MANIFEST):
+        raise TraceFormatError(f"{place}: not a trace: it has no {MANIFEST}")
+    try:
+        manifest = json.loads(source.read(MANIFEST))
+        name, (major, minor) = manifest["format"], manifest["version"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise TraceFormatError(f"{place}: {MANIFEST} is damaged or not ours ({error!r})") from error
+    if name != FORMAT_NAME:
+        raise TraceFormatError(f"{place}: not ours: format {name!r}, expected {FORMAT_NAME!r}")
+    if major > FORMAT_MAJOR:
+        raise TraceFormatError(
+            f"{place}: trace format {major}.{minor} is newer than this version reads ({FORMAT_MAJOR}.x). "
+            "Upgrade with: pip install -U traceml-lite"
+        )
+    while major < FORMAT_MAJOR:
+        manifest = MIGRATIONS[major](manifest)
+        major += 1
+    assert isinstance(manifest, dict)
+    return manifest
+
+
+def _events(place: Path, source: _Source, manifest: Mapping[str, Any]) -> list[Event]:
+    events = []
+    for line in source.read(EVENTS).splitlines():
+        try:
+            data = json.loads(line)
+            kind, time_ns, iterator = data.pop("kind"), data.pop("time_ns"), data.pop("iterator")
+        except (ValueError, KeyError, AttributeError):
+            continue  # the line being written when it was killed, or read at this very moment
+        if kind == "session" and data.get("session") != manifest.get("session"):
+            raise TraceFormatError(
+                f"{place}: {EVENTS} and {MANIFEST} belong to two different traces "
+                f"({data.get('host')} and {manifest.get('environment', {}).get('host')}). "
+                "Keep the files of each trace in a directory of their own"
+            )
+        events.append(Event(kind, time_ns, iterator, data))
+    return events
+
+
+def _records(source: _Source, name: str, manifest: Mapping[str, Any], ours: np.dtype[Any]) -> NDArray[Any]:
+    described = manifest["layout"][name]
+    dtype = np.dtype(described)
+    data = source.read(name)
+    rows = np.frombuffer(data, dtype=dtype, count=len(data) // dtype.itemsize)
+    if dtype == ours:
+        return rows
+    # A trace of another minor version: columns it lacks are missing, columns we do not know are left out.
+    table = np.zeros(len(rows), dtype=ours)
+    assert ours.names is not None
+    for column in ours.names:
+        table[column] = rows[column] if column in (dtype.names or ()) else MISSING
+    return table
+
+
+def _ring(data: bytes) -> tuple[RingHeader, bytes, bytes] | None:
+    header = parse_ring_header(data[:RING_HEADER_SIZE])
+    if header is None:
+        return None
+    spans, _ = ring_slots(header.committed, 0, header.capacity)
+    records = b"".join(data[offset : offset + length] for offset, length in spans)
+    following = RING_HEADER_SIZE + (header.committed % header.capacity) * RECORD_SIZE
+    mark = data[following : following + RECORD_SIZE]
+    started = len(mark) == RECORD_SIZE and np.frombuffer(mark, dtype=FETCH)[0]["state"] == 0
+    in_flight = started and int(np.frombuffer(mark, dtype=FETCH)[0]["fetch_start_ns"]) > 0
+    return header, records, mark if in_flight else b""
+
+
+def _with_new(rows: NDArray[Any], more: NDArray[Any], key: tuple[str, ...]) -> NDArray[Any]:
+    """``rows`` and those of ``more`` whose key is not among them: a ring keeps what was drained already."""
+    if not len(more):
+        return rows
+    same = rows[(rows["iterator"] == more["iterator"][0])] if len(rows) else rows
+    seen = set(zip(*(same[name].tolist() for name in key), strict=True))
+    fresh = [row not in seen for row in zip(*(more[name].tolist() for name in key), strict=True)]
+    return np.concatenate([rows, more[np.array(fresh, dtype=bool)]])
+
+
+def _absent(events: list[Event], headers: list[RingHeader]) -> dict[str, str]:
+    """Fetch columns that some worker could not read, with the reason in words."""
+    found: dict[str, str] = {}
+    seen = [(e.data["bits"], e.data["errno"]) for e in events if e.kind == "absent"]
+    for bits, error in [*seen, *((h.absent, h.errno) for h in headers)]:
+        for bit, columns in ABSENT_BITS.items():
+            if bits & bit:
+                found.update(dict.fromkeys(columns, _reason(bit, error)))
+    return found
+
+
+def _reason(bit: int, error: int) -> str:
+    if error == RCHAR_SWITCHED_OFF:
+        return "switched off (--no-rchar)"
+    what = {1: "/proc/thread-self/schedstat", 2: "/proc/self/io", 4: "/proc/self/stat"}[bit]
+    return f"{what} cannot be read in the worker: {os.strerror(error)}"
+
+
+def _capabilities(manifest: Mapping[str, Any], absent: Mapping[str, str]) -> dict[str, str | None]:
+    known: dict[str, str | None] = {"fetches": None, "rchar": None, "run_queue": None}
+    known.update(manifest.get("capabilities", {}))
+    for name, column in (("rchar", "rchar"), ("run_queue", "run_queue_ns"), ("rss", "rss_bytes")):
+        if column in absent:
+            known[name] = absent[column]
+    return known
+
+
+def _host(source: _Source, manifest: Mapping[str, Any]) -> Table:
+    names = manifest["layout"][HOST]
+    data = source.read(HOST)
+    rows = np.frombuffer(data, dtype="<i8", count=len(data) // 8 // len(names) * len(names))
+    rows = rows.reshape(-1, len(names))
+    reasons = manifest.get("host_absent", {})
+    columns, absent = {}, {}
+    for column in HOST_COLUMNS:
+        if column.name not in names:
+            absent[column.name] = "this trace does not have it"
+            continue
+        values = rows[:, names.index(column.name)]
+        if len(values) and (values == MISSING).all():
+            absent[column.name] = reasons.get(column.name, "it could not be read")
+        else:
+            columns[column.name] = values
+    return Table(columns, absent)
+
+
+def _record(cls: type[Any], data: Mapping[str, Any]) -> Any:
+    """A record from JSON: fields this version does not know are left out, tuples are restored."""
+    known = {f.name for f in fields(cls)}
+    return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in data.items() if k in known})
+
+
+def _cost_so_far(headers: list[RingHeader]) -> dict[str, float]:
+    consumer = sum(h.own_ns for h in headers if h.worker == MISSING - 1)
+    return {
+        "consumer_ns": float(consumer),
+        "worker_ns": float(sum(h.own_ns for h in headers)) - consumer,
+        "partial": 1.0,
+    }
+
+
+def _state_of_owner(manifest: Mapping[str, Any], environment: Environment) -> str:
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        ticks = Path(f"/proc/{environment.pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        boot, ticks = "", ""
+    if boot and boot == environment.boot_id and ticks == str(manifest.get("owner_start_ticks")):
+        return "still running"
+    return "its process is gone and wrote no end: killed, or the machine went down"

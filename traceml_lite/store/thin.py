@@ -1,0 +1,84 @@
+"""Bounding a trace: keep the longest waits and an even sample of the rest.
+
+Works on whole files in chunks, so that memory stays small in the training process.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceml_lite.store.layout import DELIVERIES, DELIVERY, FETCH, FETCHES
+
+# Records read at a time: 64 Ki x 128 bytes = 8 MiB.
+CHUNK = 1 << 16
+# The longest waits of each thinning are kept whatever the stride: stalls are rarer than this in every
+# shape but the uniform one, where an even sample tells the same story.
+KEPT_SHARE = 0.05
+
+
+def kept(deliveries: NDArray[Any], stride: int, floor_ns: int) -> NDArray[np.bool_]:
+    """Which deliveries stay: every ``stride``-th by sequence number, and waits of at least ``floor_ns``."""
+    waits = deliveries["got_ns"] - deliveries["ask_ns"]
+    chosen: NDArray[np.bool_] = (deliveries["sequence"] % stride == 0) | (waits >= floor_ns)
+    return chosen
+
+
+def thin_files(path: Path, stride: int) -> Mapping[str, int]:
+    """Rewrite the record files of the trace at ``path``, keeping 1 in ``stride`` and the longest waits.
+
+    Returns:
+        ``stride``, ``deliveries`` (before), ``kept`` (after), ``floor_ns``.
+
+    Raises:
+        OSError: The disk is full; the old files are untouched then.
+    """
+    waits = [chunk["got_ns"] - chunk["ask_ns"] for chunk in _chunks(path / DELIVERIES, DELIVERY)]
+    all_waits = np.concatenate(waits) if waits else np.zeros(0, dtype=np.int64)
+    floor_ns = int(np.quantile(all_waits, 1 - KEPT_SHARE)) + 1 if len(all_waits) else 0
+    keys: list[NDArray[np.uint64]] = []
+    count = 0
+    with open(path / ".thin.deliveries", "wb") as out:
+        for chunk in _chunks(path / DELIVERIES, DELIVERY):
+            chosen = chunk[kept(chunk, stride, floor_ns)]
+            keys.append(_key(chosen))
+            count += len(chosen)
+            out.write(chosen.tobytes())
+    wanted = np.unique(np.concatenate(keys)) if keys else np.zeros(0, dtype=np.uint64)
+    newest = _newest(path)
+    with open(path / ".thin.fetches", "wb") as out:
+        for chunk in _chunks(path / FETCHES, FETCH):
+            # A fetch later than the last delivery may still be delivered: it is kept until the next thinning.
+            stays = np.isin(_key(chunk), wanted) | (chunk["fetch_end_ns"] > newest)
+            out.write(chunk[stays].tobytes())
+    os.replace(path / ".thin.fetches", path / FETCHES)
+    os.replace(path / ".thin.deliveries", path / DELIVERIES)
+    return {"stride": stride, "deliveries": len(all_waits), "kept": count, "floor_ns": floor_ns}
+
+
+def _key(records: NDArray[Any]) -> NDArray[np.uint64]:
+    """One number per (iterator, turn, worker, k). A rare collision keeps one fetch too many, no more."""
+    key = records["iterator"].astype(np.uint64)
+    for name, factor in (("turn", 1_000_003), ("worker", 65_537), ("k", 0x9E3779B97F4A7C15)):
+        key = key * np.uint64(factor) + records[name].astype(np.int64).astype(np.uint64)
+    return key
+
+
+def _newest(path: Path) -> int:
+    size = (path / DELIVERIES).stat().st_size // DELIVERY.itemsize
+    if not size:
+        return 0
+    with open(path / DELIVERIES, "rb") as file:
+        file.seek((size - 1) * DELIVERY.itemsize)
+        return int(np.frombuffer(file.read(DELIVERY.itemsize), dtype=DELIVERY)["ask_ns"][0])
+
+
+def _chunks(path: Path, dtype: np.dtype[Any]) -> Iterator[NDArray[Any]]:
+    with open(path, "rb") as file:
+        while data := file.read(CHUNK * dtype.itemsize):
+            yield np.frombuffer(data[: len(data) // dtype.itemsize * dtype.itemsize], dtype=dtype)
