@@ -351,8 +351,8 @@ _CASES: Mapping[str, tuple[str, Callable[[_Draws, int], _Setup]]] = {
     "epoch": ("epoch_boundary", _epoch),
     "drift": ("drift", _drift),
 }
-# Case to the shape that a diagnosis should name. `poisson_hard` is not simulated: its memoryless stalls are put
-# at random, so that nothing but chance makes them regular.
+# Case to the shape that a diagnosis should name. `poisson_hard` is not simulated: its memoryless stalls are
+# put at random, so that nothing but chance makes them regular.
 CASES: Mapping[str, str] = {
     **{case: shape for case, (shape, _) in _CASES.items()},
     "poisson_hard": "slow_sample",
