@@ -119,6 +119,12 @@ def _ready_at_ask(view: View) -> NDArray[np.int64] | NotMeasured:
         rows = slice(starts[g], starts[g + 1])
         group_ends = np.sort(ends[fetch_starts[g] : fetch_starts[g + 1]])
         ready[rows] = np.searchsorted(group_ends, ask[rows], side="right") - view.delivery[rows]
+    limit = view.capacity
+    if limit is not None and np.count_nonzero(ready > limit) > MAX_IMPOSSIBLE_SHARE * view.n:
+        return NotMeasured(
+            f"more than W·F = {limit} batches seem fetched and not delivered: "
+            "the fetch times do not fit these deliveries or this num_workers"
+        )
     return np.maximum(ready, 0, out=ready)
 
 

@@ -77,6 +77,14 @@ class View:
         return self.trace.config.num_workers
 
     @property
+    def capacity(self) -> int | None:
+        """W·F where both are known: no more batches are queued, in work or ready at any time."""
+        config = self.trace.config
+        if not config.num_workers or config.prefetch_factor is None:
+            return None
+        return config.num_workers * config.prefetch_factor
+
+    @property
     def block(self) -> int:
         """Deliveries per block of a bootstrap: what the queue holds, in whole rounds of the pool.
 

@@ -132,6 +132,8 @@ def stalls(view: View, given_ns: int | None) -> tuple[Stalls, Mask] | NotMeasure
     """
     if not view.n:
         return NotMeasured("no delivery")
+    if view.n == 1 and given_ns is None:
+        return NotMeasured("one delivery: there is no other wait to tell a stall from")
     span = view.steady if view.n_steady else slice(None)
     steps = None
     if not isinstance(view.step_ns, NotMeasured):
