@@ -67,7 +67,7 @@ class WorkerStart:
         if self.control == "threads":
             one_thread()
         elif self.control == "trivial":
-            zeros_after_first()
+            ZEROS.activate()
         elif self.control == "stagger":
             time.sleep(self.shift_ns * worker / self.workers / 1e9)
 
@@ -100,20 +100,48 @@ def one_thread() -> list[str]:
     return told
 
 
-def zeros_after_first() -> passes.Undo:
-    """From the second fetch of this process on, a fetch gives zeros of the first one's shapes.
+class ZerosAfterFirst:
+    """From the second fetch of a process on, a fetch gives zeros of the first one's shapes.
 
-    What remains is everything but the dataset: collating is gone too, delivery, pinning and the host stay.
+    What remains is everything but the data set: collating is gone too; delivery, pinning and the host stay.
+    Installed in the consumer before any loader is used and inherited by its workers, which switch it on for
+    themselves: the probe keeps the method that it finds first.
     """
-    first: list[Any] = []
 
-    def around(dataset: Any, fetch: Callable[[], Any]) -> Any:
-        if not first:
-            first.append(fetch())
-            return first[0]
-        return map_leaves(first[0], _zeros)
+    def __init__(self) -> None:
+        self._undo: passes.Undo | None = None
+        self._active = False
+        self._first: Any = None
+        self._has_first = False
 
-    return passes.wrap_fetches(around)
+    def install(self) -> passes.Undo:
+        """Put the switch, off, in front of the fetches of this process; the second call changes nothing."""
+        if self._undo is None:
+            self._undo = passes.wrap_fetches(self._around)
+        return self._uninstall
+
+    def activate(self) -> None:
+        """Switch it on in this process, from its next fetch on."""
+        self.install()
+        self._active = True
+        self._first, self._has_first = None, False
+
+    def _uninstall(self) -> None:
+        if self._undo is not None:
+            self._undo()
+        self._undo, self._active = None, False
+
+    def _around(self, dataset: Any, fetch: Callable[[], Any]) -> Any:
+        if not self._active:
+            return fetch()
+        if not self._has_first:
+            self._first, self._has_first = fetch(), True
+            return self._first
+        return map_leaves(self._first, _zeros)
+
+
+# One per process, as the methods that it stands in front of are.
+ZEROS = ZerosAfterFirst()
 
 
 def replay_after(count: int, wanted: Callable[[Any], bool]) -> passes.Undo:

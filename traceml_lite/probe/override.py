@@ -35,8 +35,10 @@ WORKER_CONTROLS = ("stagger", "threads", "trivial")
 class PassEnd(SystemExit):
     """Ends the script in order once the pass has what it wanted: its ``finally`` and ``atexit`` run."""
 
-    def __init__(self) -> None:
+    def __init__(self, why: str) -> None:
         super().__init__(0)
+        self.why = why
+        """``"deliveries"`` or ``"limit"``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +123,8 @@ class Session:
             seen.refused = [name for name in seen.refused if name in resolved.refused]
         changed = dict(resolved.arguments)
         self._add_worker_start(changed)
+        if self.overrides.control == "trivial" and not changed.get("num_workers", 0):
+            controls.ZEROS.activate()
         return seen, changed
 
     def constructed(self, loader: Any, seen: LoaderSeen) -> None:
@@ -160,10 +164,10 @@ class Session:
         wanted = self.overrides
         counts = wanted.loader is None or self.chosen(seen)
         if counts and wanted.deliveries is not None and seen.deliveries >= wanted.deliveries:
-            raise PassEnd
+            raise PassEnd("deliveries")
         began = self._first_delivery_s
         if wanted.limit_s is not None and began is not None and time.monotonic() - began > wanted.limit_s:
-            raise PassEnd
+            raise PassEnd("limit")
 
     def delivered(self, seen: LoaderSeen) -> None:
         """Count a delivery."""
@@ -301,8 +305,8 @@ def installed(overrides: Overrides) -> Iterator[Session]:
     undo.append(passes.watch_iterators(session.watch))
     if overrides.control == "ceiling":
         undo.append(controls.replay_after(controls.CEILING_BATCHES, session.is_chosen_dataset))
-    elif overrides.control == "trivial" and overrides.options.get("num_workers") == 0:
-        undo.append(controls.zeros_after_first())
+    elif overrides.control == "trivial":
+        undo.append(controls.ZEROS.install())
     try:
         yield session
     finally:

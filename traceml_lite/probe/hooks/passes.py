@@ -1,12 +1,13 @@
 """What an experiment needs of torch's private names: the index stream, the count of deliveries, the fetch.
 
 Used in the child process of an experiment only; a plain `run` installs none of it. Each function replaces
-one method of torch's own base class and returns how to put the original back. The probe's hooks subclass
-these classes afterwards and see nothing unusual.
+methods of torch's own base classes and returns how to put them back. It is installed after the probe, whose
+recording stays as it is.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -44,7 +45,7 @@ def watch_iterators(watch: Callable[[Any], IteratorWatch | None]) -> Undo:
         A function that puts torch's own methods back.
     """
     base = torch_dataloader._BaseDataLoaderIter
-    make, next_index, take = base.__init__, base._next_index, base.__next__
+    make, next_index = base.__init__, base._next_index
     owner = os.getpid()
 
     def __init__(self: Any, loader: Any) -> None:
@@ -53,6 +54,10 @@ def watch_iterators(watch: Callable[[Any], IteratorWatch | None]) -> Undo:
             if follower is not None:
                 self.__dict__[_STATE] = follower
         make(self, loader)
+        if _STATE in self.__dict__:
+            # After ``make``: the probe has put its class there, and a pass that ends must not be recorded by
+            # it as an error of the loader. So the question whether it ends is asked outside of it.
+            self.__class__ = _counting(self.__class__)
 
     def _next_index(self: Any) -> Any:
         follower = self.__dict__.get(_STATE)
@@ -64,21 +69,27 @@ def watch_iterators(watch: Callable[[Any], IteratorWatch | None]) -> Undo:
 
         return follower.index(lambda: next_index(self), restart)
 
+    base.__init__, base._next_index = __init__, _next_index
+
+    def undo() -> None:
+        base.__init__, base._next_index = make, next_index
+
+    return undo
+
+
+@functools.cache
+def _counting(cls: type[Any]) -> type[Any]:
+    take = cls.__next__
+
     def __next__(self: Any) -> Any:
-        follower = self.__dict__.get(_STATE)
-        if follower is None:
-            return take(self)
+        follower = self.__dict__[_STATE]
         follower.ask()
         batch = take(self)
         follower.got()
         return batch
 
-    base.__init__, base._next_index, base.__next__ = __init__, _next_index, __next__
-
-    def undo() -> None:
-        base.__init__, base._next_index, base.__next__ = make, next_index, take
-
-    return undo
+    members = {"__next__": __next__, "__module__": cls.__module__, "__qualname__": cls.__qualname__}
+    return type(cls.__name__, (cls,), members)
 
 
 def wrap_fetches(around: Callable[[Any, Callable[[], Any]], Any]) -> Undo:

@@ -1,0 +1,463 @@
+"""The plan of a sweep: which passes, in which order, how many deliveries, and how long it should take.
+
+Pure: a request and the facts of a short first pass in, a plan out. It starts nothing and reads no clock.
+Arms are interleaved, because the same configuration minutes apart can differ twofold.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from traceml_lite._errors import UsageError
+from traceml_lite.experiment.control import CONTROLS, Control, control_named, deliveries_needed
+from traceml_lite.experiment.settings import Setting, parse_settings, show
+from traceml_lite.probe.options import resolve_options
+
+# Deliveries of a pass, warm-up apart, unless told otherwise. In 60 simulated sweeps over 1, 2 and 4 workers
+# the law was right in 60 of 60 for the period of a worker at 64, and always wrong at 16 (a period of 12 needs
+# more than 12 deliveries to be seen twice).
+DEFAULT_DELIVERIES = 64
+# A budget does not press a pass below this: a cadence of 4 needs 16 deliveries to be told from chance at 1 %.
+MIN_DELIVERIES = 16
+
+SWEEP_BLOCK = "sweep"
+CONTROL_BLOCK = "controls"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What was asked for. Its hash names the sweep, so that the same command again goes on with it."""
+
+    target: str
+    """A script, ``file.py:factory``, ``package.module:factory``, ``lerobot:ROOT`` or ``demo:NAME``."""
+    module: bool = False
+    """``target`` is a module to run, as with ``python -m``."""
+    script_arguments: tuple[str, ...] = ()
+    settings: tuple[str, ...] = ()
+    """The texts of the ``-s`` options."""
+    controls: tuple[str, ...] = ()
+    deliveries: int | None = None
+    """Deliveries per pass, warm-up apart; None lets the budget decide, at most ``DEFAULT_DELIVERIES``."""
+    warmup: int | None = None
+    """First deliveries of a pass that are set apart; None takes workers times prefetch factor."""
+    repeats: int = 1
+    one_direction: bool = False
+    seed: int = 0
+    arguments: tuple[tuple[str, str], ...] = ()
+    """Arguments of the factory that are the same in every pass."""
+    consumer: str | None = None
+    """For a factory's loader; None takes the target's own default, else ``none``."""
+    loader: int | None = None
+    """Number of the loader to vary; None takes the one that delivers most."""
+    cache: str = "warm"
+    """``"warm"``, ``"cold"`` or ``"as-is"``."""
+    content: str = ""
+    """Hash of the target's file, so that a changed script is not taken for the same experiment."""
+
+    @property
+    def digest(self) -> str:
+        """Twelve hexadecimal digits that are the same for the same request."""
+        text = json.dumps(asdict(self), sort_keys=True)
+        return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
+
+    @property
+    def is_script(self) -> bool:
+        """Whether the target runs by itself, so that its pass must be ended from inside."""
+        return self.module or (self.target.endswith(".py") and ":" not in self.target)
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a short first pass of the target, as it is, told about it."""
+
+    loader: int
+    """Number of the loader that the sweep varies."""
+    loader_type: str
+    dataset: str
+    iterable: bool
+    options: Mapping[str, Any]
+    batches: int | None
+    deliveries: int
+    """How many of its deliveries the first pass took."""
+    start_s: float
+    """From the start of the process to the first ask."""
+    delivery_s: float
+    """Wall time per delivery, as it is."""
+    fetch_s: float | None
+    """Median fetch; None where fetches were not seen."""
+    step_s: float | None
+    """Median step of the consumer."""
+    cpus: float
+    """CPUs it may use."""
+    accelerator: bool
+    known_options: tuple[str, ...]
+    others: tuple[str, ...] = ()
+    """The target's other loaders, in words."""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def workers(self) -> int:
+        """Workers of the loader as the target makes it."""
+        return int(self.options.get("num_workers") or 0)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedPass:
+    """One condition in one fresh process."""
+
+    number: int
+    block: str
+    """``"sweep"``, ``"controls"``, or the name of a control with a block of its own."""
+    arm: str
+    """Name of the arm within its block."""
+    round: int
+    """Which time through the block's arms, from 0; odd rounds go the other way."""
+    condition: Setting
+    workers: int
+    deliveries: int
+    """Deliveries to take, warm-up included."""
+    warmup: int
+    control: str | None = None
+    endless: bool = False
+    repeat_after: int | None = None
+    expected_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All passes in their order, with what was settled on the way."""
+
+    passes: tuple[PlannedPass, ...]
+    notes: tuple[str, ...] = ()
+    """What was resolved, merged or left out, and why."""
+
+    @property
+    def expected_s(self) -> float:
+        """How long it should take, from the first pass's pace."""
+        return sum(one.expected_s for one in self.passes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Arm:
+    name: str
+    condition: Setting
+    workers: int
+    deliveries: int
+    warmup: int
+    control: str | None = None
+    endless: bool = False
+    repeat_after: int | None = None
+
+
+@dataclass(slots=True)
+class _Notes:
+    lines: list[str] = field(default_factory=list)
+
+    def add(self, line: str) -> None:
+        if line not in self.lines:
+            self.lines.append(line)
+
+
+def plan_sweep(request: Request, facts: Facts, *, budget_s: float | None = None) -> Plan:
+    """Lay out every pass.
+
+    Args:
+        request: What was asked for.
+        facts: What the first pass told.
+        budget_s: Time for all passes together; lowers the deliveries per pass where those were not given.
+
+    Returns:
+        The passes in order, numbered from 1 (the first pass, as the target is, has number 0).
+
+    Raises:
+        UsageError: An option that this torch or this loader does not take, an unknown control, or a control
+            that needs workers where there are none.
+    """
+    if request.repeats < 1:
+        raise UsageError("--repeats: at least 1")
+    controls = [control_named(name) for name in dict.fromkeys(request.controls)]
+    notes = _Notes(list(facts.notes))
+    conditions = _distinct(parse_settings(request.settings), facts, notes)
+    if request.deliveries is not None:
+        return _lay_out(request, facts, conditions, controls, request.deliveries, notes)
+    plan = _lay_out(request, facts, conditions, controls, DEFAULT_DELIVERIES, notes)
+    if budget_s is None or plan.expected_s <= budget_s:
+        return plan
+    for deliveries in range(DEFAULT_DELIVERIES - 1, MIN_DELIVERIES - 1, -1):
+        shorter = _lay_out(request, facts, conditions, controls, deliveries, _Notes(list(notes.lines)))
+        if shorter.expected_s <= budget_s:
+            break
+    text = f"{deliveries} deliveries per pass instead of {DEFAULT_DELIVERIES}, to keep within the budget"
+    return replace(shorter, notes=(*shorter.notes, text))
+
+
+def delivery_seconds(facts: Facts, condition: Setting) -> float:
+    """Expected wall time per delivery under a condition, from the first pass's medians.
+
+    A fetch of P seconds by W workers on K CPUs arrives every P*max(1, W/K)/W; a step of C bounds it from
+    below. Where fetches were not seen, the first pass's own pace stands for every condition.
+    """
+    if facts.fetch_s is None or facts.step_s is None:
+        return facts.delivery_s
+    workers = _workers(facts, condition)
+    fetch_s = facts.fetch_s * _batch_ratio(facts, condition)
+    if workers == 0:
+        return fetch_s + facts.step_s
+    return max(facts.step_s, fetch_s * max(1.0, workers / facts.cpus) / workers)
+
+
+def _batch_ratio(facts: Facts, condition: Setting) -> float:
+    before, after = facts.options.get("batch_size"), condition.options.get("batch_size")
+    return float(after) / float(before) if before and after else 1.0
+
+
+def _workers(facts: Facts, condition: Setting) -> int:
+    return int(condition.options.get("num_workers", facts.workers) or 0)
+
+
+def _prefetch(facts: Facts, condition: Setting) -> int:
+    given = condition.options.get("prefetch_factor", facts.options.get("prefetch_factor"))
+    return int(given or 2)
+
+
+def _distinct(conditions: Sequence[Setting], facts: Facts, notes: _Notes) -> list[Setting]:
+    """The conditions that differ once torch's rules have been applied; each refusal is an error here."""
+    kept: dict[str, Setting] = {}
+    known = frozenset(facts.known_options)
+    for condition in conditions:
+        resolved = resolve_options(facts.options, condition.options, iterable=facts.iterable, known=known)
+        if resolved.refused:
+            raise UsageError("; ".join(resolved.notes))
+        for note in resolved.notes:
+            notes.add(f"{condition.label}: {note}")
+        effective = dict(resolved.arguments)
+        if not effective.get("num_workers"):
+            effective["in_order"] = True
+        key = json.dumps(
+            [effective, dict(condition.arguments), dict(condition.environment)], sort_keys=True, default=str
+        )
+        if key in kept:
+            notes.add(f"{condition.label} is the same as {kept[key].label} and is not run again")
+        else:
+            kept[key] = condition
+    return list(kept.values())
+
+
+def _lay_out(
+    request: Request,
+    facts: Facts,
+    conditions: Sequence[Setting],
+    controls: Sequence[Control],
+    deliveries: int,
+    notes: _Notes,
+) -> Plan:
+    def arm(name: str, condition: Setting, wanted: int, **extra: Any) -> _Arm:
+        workers = _workers(facts, condition)
+        warmup = request.warmup
+        if warmup is None:
+            warmup = workers * _prefetch(facts, condition)
+        return _Arm(name, condition, workers, wanted + warmup, warmup, **extra)
+
+    passes: list[PlannedPass] = []
+    if request.settings or not controls:
+        arms = [arm(condition.label, condition, deliveries) for condition in conditions]
+        passes += _block(SWEEP_BLOCK, arms, request)
+    shared: list[_Arm] = []
+    for control in controls:
+        base = _base(conditions, facts, control, notes)
+        if base is None:
+            continue
+        if control.own_block:
+            workers = _workers(facts, base)
+            need = max(deliveries, deliveries_needed(control.name, workers, deliveries))
+            if need > deliveries:
+                notes.add(
+                    f"{control.name}: {need} deliveries per pass instead of {deliveries}; fewer cannot decide"
+                )
+            plain = base.with_options(control.base_options)
+            changed = base.with_options(control.options)
+            arms = [
+                arm(f"{plain.label} [beside {control.name}]", plain, need, endless=True),
+                arm(f"{changed.label} [{control.name}]", changed, need, control=control.name, endless=True),
+            ]
+            passes += _block(control.name, arms, request)
+            continue
+        if not shared:
+            shared.append(arm(f"{base.label} [beside controls]", base, deliveries))
+        shared += _shared_arms(control, base, facts, deliveries, arm, notes)
+    if len(shared) > 1:
+        passes += _block(CONTROL_BLOCK, shared, request)
+    numbered = [
+        replace(one, number=number, expected_s=_expected(facts, one)) for number, one in enumerate(passes, 1)
+    ]
+    return Plan(tuple(numbered), tuple(notes.lines))
+
+
+def _base(conditions: Sequence[Setting], facts: Facts, control: Control, notes: _Notes) -> Setting | None:
+    """The condition beside which a control is run: the one with the most workers."""
+    base = max(conditions, key=lambda condition: _workers(facts, condition))
+    workers = _workers(facts, base)
+    if control.needs_workers and workers == 0:
+        raise UsageError(
+            f"--control {control.name} needs workers, and no condition has any; add -s num_workers=4"
+        )
+    if control.own_block and workers == 1:
+        notes.add(f"{control.name} is left out: with one worker nothing can be overtaken or out of phase")
+        return None
+    if control.name == "pin" and not facts.accelerator:
+        notes.add("pin is left out: there is no accelerator here, so torch pins nothing")
+        return None
+    if control.name in ("repeat", "in_order") and facts.iterable:
+        notes.add(f"{control.name} is left out: an iterable dataset has no indices of its own order")
+        return None
+    return base
+
+
+def _shared_arms(
+    control: Control, base: Setting, facts: Facts, deliveries: int, arm: Any, notes: _Notes
+) -> Iterable[_Arm]:
+    changed = base.with_options(control.options)
+    if control.name == "pin":
+        changed = base.with_options({"pin_memory": not facts.options.get("pin_memory")})
+    if control.name == "ceiling":
+        changed = Setting(
+            {**{k: v for k, v in base.options.items() if k not in ("prefetch_factor",)}, "num_workers": 0},
+            base.arguments,
+            base.environment,
+        )
+    name = f"{base.label} [{control.name}]"
+    if control.name == "repeat":
+        workers = max(1, _workers(facts, base))
+        # A multiple of the workers, so that in order each rank goes to the same worker both times.
+        rounds = -(-deliveries // workers) * workers
+        if facts.batches is not None and facts.batches < rounds:
+            rounds = facts.batches
+            notes.add(f"repeat: the epoch has {rounds} batches, so that many are fetched twice")
+        one: _Arm = arm(name, changed, 2 * rounds, control="repeat", repeat_after=rounds)
+        return [replace(one, deliveries=2 * rounds, warmup=0)]
+    wanted = deliveries
+    if control.name == "persistent":
+        if facts.batches is None:
+            notes.add("persistent: the length of an epoch is not known; the pass may not see a boundary")
+        elif 2 * facts.batches + 1 > deliveries:
+            wanted = 2 * facts.batches + 1
+            notes.add(f"persistent: {wanted} deliveries, so that two epoch boundaries fall into the pass")
+        plain = base.with_options(control.base_options)
+        return [
+            arm(f"{plain.label} [beside persistent]", plain, wanted),
+            arm(name, changed, wanted, control="persistent"),
+        ]
+    return [arm(name, changed, wanted, control=control.name)]
+
+
+def _block(block: str, arms: Sequence[_Arm], request: Request) -> list[PlannedPass]:
+    """The arms in both directions, as often as asked: c b a, a b c for many; A B B A for two."""
+    turns = 1 if request.one_direction else 2
+    passes = []
+    for turn in range(request.repeats * turns):
+        forward = turn % 2 == 0 if len(arms) == 2 else turn % 2 == 1
+        if request.one_direction:
+            forward = True
+        for arm in arms if forward else list(reversed(arms)):
+            passes.append(
+                PlannedPass(
+                    number=0,
+                    block=block,
+                    arm=arm.name,
+                    round=turn,
+                    condition=arm.condition,
+                    workers=arm.workers,
+                    deliveries=arm.deliveries,
+                    warmup=arm.warmup,
+                    control=arm.control,
+                    endless=arm.endless,
+                    repeat_after=arm.repeat_after,
+                )
+            )
+    return passes
+
+
+def _expected(facts: Facts, one: PlannedPass) -> float:
+    per_delivery = delivery_seconds(facts, one.condition)
+    if one.control in ("ceiling", "trivial"):
+        per_delivery = facts.step_s if facts.step_s is not None else facts.delivery_s
+    return facts.start_s + one.deliveries * per_delivery
+
+
+def plan_to_json(request: Request, facts: Facts, plan: Plan) -> dict[str, Any]:
+    """The plan as stored in ``plan.json``."""
+    return {
+        "format": "traceml-lite plan",
+        "version": [1, 0],
+        "digest": request.digest,
+        "request": asdict(request),
+        "facts": asdict(facts),
+        "passes": [asdict(one) for one in plan.passes],
+        "notes": list(plan.notes),
+    }
+
+
+def plan_from_json(document: Mapping[str, Any]) -> tuple[Request, Facts, Plan]:
+    """The plan from ``plan.json``; the inverse of :func:`plan_to_json`."""
+    asked = dict(document["request"])
+    for name in ("script_arguments", "settings", "controls"):
+        asked[name] = tuple(asked[name])
+    asked["arguments"] = tuple((name, value) for name, value in asked["arguments"])
+    told = dict(document["facts"])
+    for name in ("known_options", "others", "notes"):
+        told[name] = tuple(told[name])
+    passes = tuple(
+        PlannedPass(**{**one, "condition": Setting(**one["condition"])}) for one in document["passes"]
+    )
+    return Request(**asked), Facts(**told), Plan(passes, tuple(document["notes"]))
+
+
+def describe(plan: Plan) -> list[str]:
+    """The plan in a few lines: blocks, arms in order, deliveries, and the expected duration."""
+    lines = []
+    for block in dict.fromkeys(one.block for one in plan.passes):
+        of_block = [one for one in plan.passes if one.block == block]
+        arms = " -> ".join(one.arm for one in of_block)
+        counts = sorted({one.deliveries - one.warmup for one in of_block})
+        taken = "/".join(map(str, counts))
+        lines.append(f"{block}: {arms}")
+        lines.append(f"  {len(of_block)} passes of {taken} deliveries after their warm-up")
+        if block in CONTROLS:
+            lines.append(f"  {CONTROLS[block].reason}")
+    return lines
+
+
+def show_request(request: Request) -> str:
+    """The command that was given, as one would type it again."""
+    parts = ["traceml-lite sweep", "-m" if request.module else "", request.target]
+    parts += [f"-s {text}" for text in request.settings]
+    parts += [f"--control {name}" for name in request.controls]
+    if request.deliveries is not None:
+        parts.append(f"--deliveries {request.deliveries}")
+    if request.repeats != 1:
+        parts.append(f"--repeats {request.repeats}")
+    parts += [f"-a {name}={value}" for name, value in request.arguments]
+    if request.consumer is not None:
+        parts.append(f"--consumer {request.consumer}")
+    if request.script_arguments:
+        parts += ["--", *request.script_arguments]
+    return " ".join(part for part in parts if part)
+
+
+__all__ = [
+    "Facts",
+    "Plan",
+    "PlannedPass",
+    "Request",
+    "delivery_seconds",
+    "describe",
+    "plan_from_json",
+    "plan_sweep",
+    "plan_to_json",
+    "show",
+    "show_request",
+]

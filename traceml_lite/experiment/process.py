@@ -1,0 +1,139 @@
+"""One child process in a session of its own: started, timed, ended, and nothing of it left behind.
+
+Knows no plan and no trace. A pass that does not end is asked for its stack (SIGUSR2, by faulthandler) and
+then killed with every process of its session; the trace survives that by itself.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+# Between two looks at a child: short against a pass, long against the cost of a look.
+POLL_S = 0.1
+# A child that has written its result and does not exit is held up by something of the script's own (a
+# thread, an upload). Its measurement is complete; it is waited for this long.
+EXIT_GRACE_S = 10.0
+# For the stack that a hung child is asked for to reach its stderr.
+STACK_GRACE_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class ChildEnd:
+    """How a child ended."""
+
+    started_ns: int
+    """On the trace's clock, just before the process was started."""
+    wall_s: float
+    exit_code: int | None
+    """None where it had to be killed."""
+    timed_out: bool
+    killed: int
+    """Processes of its session that had to be killed, itself included."""
+
+
+def run_child(
+    command: list[str],
+    *,
+    folder: Path,
+    done: Path,
+    environment: Mapping[str, str],
+    timeout_s: float,
+    tick: Callable[[int, float], None] | None = None,
+) -> ChildEnd:
+    """Run a command to its end or to its time limit.
+
+    Args:
+        command: What to run.
+        folder: ``stdout.txt`` and ``stderr.txt`` are written here.
+        done: File whose appearance means that the child has all it was started for.
+        environment: Whole environment of the child.
+        timeout_s: Its time limit.
+        tick: Called at every look with the session's id and the time so far.
+
+    Returns:
+        How it ended. On KeyboardInterrupt everything is killed and the interrupt goes on.
+    """
+    started_ns = time.perf_counter_ns()
+    finished_s: float | None = None
+    with (folder / "stdout.txt").open("wb") as out, (folder / "stderr.txt").open("wb") as err:
+        child = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+            env=dict(environment),
+            start_new_session=True,
+        )
+        try:
+            while True:
+                with suppress(subprocess.TimeoutExpired):
+                    child.wait(POLL_S)
+                now_s = (time.perf_counter_ns() - started_ns) / 1e9
+                if child.returncode is not None:
+                    left = kill_session(child.pid)
+                    return ChildEnd(started_ns, now_s, child.returncode, False, left)
+                if tick is not None:
+                    tick(child.pid, now_s)
+                if finished_s is None and done.exists():
+                    finished_s = now_s
+                if finished_s is not None and now_s - finished_s > EXIT_GRACE_S:
+                    killed = _end(child)
+                    return ChildEnd(started_ns, now_s, None, False, killed)
+                if finished_s is None and now_s > timeout_s:
+                    with suppress(ProcessLookupError):
+                        child.send_signal(signal.SIGUSR2)
+                    time.sleep(STACK_GRACE_S)
+                    killed = _end(child)
+                    return ChildEnd(started_ns, now_s, None, True, killed)
+        except BaseException:
+            _end(child)
+            raise
+
+
+def _end(child: subprocess.Popen[bytes]) -> int:
+    killed = kill_session(child.pid)
+    child.wait()
+    # A fork that was under way at the first look is there at the second.
+    return killed + kill_session(child.pid)
+
+
+def session_members(session: int) -> list[int]:
+    """PIDs of the processes of a session, its leader included."""
+    members = []
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        with suppress(ProcessLookupError, PermissionError):
+            if os.getsid(int(name)) == session and not _is_zombie(int(name)):
+                members.append(int(name))
+    return members
+
+
+def kill_session(session: int) -> int:
+    """Kill every process of a session; returns how many there were."""
+    members = session_members(session)
+    for pid in members:
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
+    return len(members)
+
+
+def _is_zombie(pid: int) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return True
+    return stat.rpartition(")")[2].split()[0] in ("Z", "X")
+
+
+def child_command(spec: Path) -> list[str]:
+    """The command of one pass."""
+    return [sys.executable, "-m", "traceml_lite.experiment.child", str(spec)]
