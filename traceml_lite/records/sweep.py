@@ -58,9 +58,18 @@ class PassResult:
     indices_hash: str | None = None
     """Hash of the sampler's stream: equal for passes that saw the same batches in the same order."""
     cache: str = ""
-    """State of the page cache at the start: ``"warm"``, ``"cold"`` or ``"unknown"``."""
+    """State of the data files' pages at the start: ``"warm"``, ``"cold"``, ``"partly"``, ``"no files"`` (none
+    was seen) or ``"unknown"``."""
     wall_s: float | None = None
     """From the start of the process to its end."""
+    cache_share: float | None = None
+    """Share of the data files' bytes that was in memory at the start, in [0, 1]."""
+    start_s: float | None = None
+    """From the start of the process to its first ask."""
+    block: str = "sweep"
+    """``"sweep"``, ``"controls"`` or the control with a block of its own: what it is interleaved with."""
+    notes: tuple[str, ...] = ()
+    """What was resolved, done or found beyond the plan, in words."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
