@@ -1,0 +1,250 @@
+"""From the tables of a trace to ``CostFacts``: which deliveries are judged and what their time went into.
+
+The steady state is judged when the loop waits in it. Where it does not, but starting and the first batches
+of the epochs cost the run a good part of its time, those are judged instead.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceml_lite.diagnose.costs.facts import (
+    Budget,
+    CostFacts,
+    Fetches,
+    Floats,
+    Ints,
+    Steps,
+    known,
+    thin,
+    why_unknown,
+)
+from traceml_lite.diagnose.costs.host import host_facts
+from traceml_lite.records.results import Verdict
+from traceml_lite.records.run import Environment, LoaderTrace, Table
+
+# Below this share of its time a loop cannot gain anything one would notice from a faster loader.
+WAIT_SHARE_MIN = 0.05
+# Starting is judged when it cost this share of the whole run; start-up of a short trial always costs some.
+START_SHARE_MIN = 0.2
+# Shapes in which the time is lost where epochs begin, whatever the steady state does.
+BOUNDARY_SHAPES = frozenset({"start_up", "epoch_boundary"})
+# A shape verdict less sure than this does not choose which deliveries are judged.
+SURE_SHAPE = 0.7
+# Fewer steps than this on either side make a ratio of medians a matter of luck.
+MIN_STEPS_PER_SIDE = 5
+# A step counts as "workers busy" when a fetch ran in most of it, as "idle" when in almost none of it.
+BUSY_OVERLAP, IDLE_OVERLAP = 0.7, 0.1
+
+
+def cost_facts(
+    loader: LoaderTrace, environment: Environment, host: Table, shape: Verdict | None
+) -> CostFacts:
+    """Everything the functions of the cost keys look at, computed once.
+
+    Args:
+        loader: The trace of one loader.
+        environment: Host and software.
+        host: ``HOST_COLUMNS`` over the run.
+        shape: The verdict on the shape, if there is one; it may say that the starts are what matters.
+    """
+    everything = thin(loader.deliveries)
+    at_start = _at_start(everything, loader)
+    steady = everything.take(~at_start)
+    steady_steps = steps_of(steady, everything)
+    whole = _budget(everything, loader)
+    of_starts = _budget(everything.take(at_start), loader)
+    by_shape = shape is not None and shape.key in BOUNDARY_SHAPES and shape.confidence >= SURE_SHAPE
+    starts_cost = of_starts.lost_ns / whole.loop_ns if whole.loop_ns > 0 else 0.0
+    slow_starts = steady_steps.wait_share < WAIT_SHARE_MIN and (by_shape or starts_cost >= START_SHARE_MIN)
+    at_boundary = slow_starts or by_shape or not len(steady)
+    judged = everything.take(at_start) if at_boundary else steady
+    budget = of_starts if at_boundary else _budget(steady, None)
+    fetches, why = fetches_of(judged)
+    cores, runnable = pool_cores_of(judged)
+    ask, got = known(everything, "ask_ns"), known(everything, "got_ns")
+    threads = known(everything, "threads")
+    return CostFacts(
+        config=loader.config,
+        environment=environment,
+        host=host_facts(
+            host,
+            None if ask is None else int(ask[ask >= 0].min()),
+            None if got is None else int(got.max()),
+            cores or 0.0,
+        ),
+        deliveries=judged,
+        all_deliveries=everything,
+        fetches=fetches,
+        why_no_fetches=why,
+        steps=steps_of(judged, everything),
+        budget=Budget(budget.start_ns, budget.fetch_ns, budget.handover_ns, whole.loop_ns)
+        if at_boundary
+        else budget,
+        scope="boundary" if at_boundary else "steady",
+        pool_cores=cores,
+        pool_runnable=runnable,
+        worker_threads=None if threads is None else float(np.median(threads[threads >= 0])),
+    )
+
+
+def _at_start(table: Table, loader: LoaderTrace) -> NDArray[np.bool_]:
+    """Deliveries that an epoch's start reaches: its first num_workers x prefetch_factor, at least one."""
+    number, ahead = known(table, "delivery"), known(table, "fast_forward")
+    size = max(1, (loader.config.num_workers or 0) * (loader.config.prefetch_factor or 2))
+    mask = np.zeros(len(table), bool) if number is None else (number >= 0) & (number < size)
+    return mask if ahead is None else mask | (ahead > 0)
+
+
+def _budget(deliveries: Table, loader: LoaderTrace | None) -> Budget:
+    """Where the time lost went; ``loader`` gives the events of iterators when starts are to be counted."""
+    wait = known(deliveries, "wait_ns")
+    steps = known(deliveries, "step_ns")
+    if wait is None:
+        return Budget(0.0, 0.0, 0.0, 0.0)
+    waits = np.maximum(wait, 0)
+    outside = 0.0 if loader is None else _outside_ns(loader)
+    loop = float(waits.sum()) + (0.0 if steps is None else float(np.maximum(steps, 0).sum())) + outside
+    end, start, ask = (known(deliveries, n) for n in ("fetch_end_ns", "fetch_start_ns", "ask_ns"))
+    if end is None or start is None or ask is None:
+        return Budget(outside, float(waits.sum()), 0.0, loop)
+    seen = (end >= 0) & (start >= 0) & (ask >= 0)
+    in_fetch = np.where(seen, np.clip(end - ask, 0, waits), waits)
+    starting = np.zeros_like(in_fetch)
+    number = known(deliveries, "delivery")
+    if loader is not None and number is not None:
+        # The first fetch of each worker cannot begin before the worker runs; later ones wait their turn.
+        first = seen & (number < max(1, loader.config.num_workers or 0))
+        starting = np.where(first, np.clip(start - ask, 0, in_fetch), 0)
+    handover = float((waits - in_fetch).sum())
+    return Budget(outside + float(starting.sum()), float((in_fetch - starting).sum()), handover, loop)
+
+
+def _outside_ns(loader: LoaderTrace) -> float:
+    """Time of ``iter()`` and of ``StopIteration``: making, starting and joining workers."""
+    values = (event.data.get(name) for event in loader.events for name in ("iter_ns", "stop_ns"))
+    return float(sum(value for value in values if isinstance(value, int | float) and value > 0))
+
+
+def fetches_of(deliveries: Table) -> tuple[Fetches | None, str]:
+    """The fetches behind ``deliveries``, or None with the reason."""
+    start, end = known(deliveries, "fetch_start_ns"), known(deliveries, "fetch_end_ns")
+    process, thread = known(deliveries, "cpu_ns"), known(deliveries, "thread_cpu_ns")
+    wait = known(deliveries, "wait_ns")
+    either = process if process is not None else thread
+    if start is None or end is None or either is None or wait is None:
+        return None, why_unknown(deliveries, "fetch_start_ns", "fetch_end_ns", "cpu_ns")
+    process = either if process is None else process
+    thread = either if thread is None else thread
+    queue = known(deliveries, "run_queue_ns")
+    ok = (start >= 0) & (end > start) & (wait >= 0) & (process >= 0) & (thread >= 0)
+    if queue is not None:
+        ok &= queue >= 0
+    rows = np.flatnonzero(ok)
+    if not len(rows):
+        return None, "no fetch has all its counters"
+    wall = (end[rows] - start[rows]).astype(np.float64)
+    ask, worker = known(deliveries, "ask_ns"), known(deliveries, "worker")
+    # Without the moment of asking the whole wait is taken for the fetch's.
+    waited = wait[rows] if ask is None else np.clip(end[rows] - ask[rows], 0, wait[rows])
+    return (
+        Fetches(
+            wall_ns=wall,
+            waited_ns=waited.astype(np.float64),
+            thread_ns=np.minimum(thread[rows], wall),
+            process_ns=process[rows].astype(np.float64),
+            run_queue_ns=None if queue is None else queue[rows].astype(np.float64),
+            start_ns=start[rows],
+            end_ns=end[rows],
+            worker=np.full(len(rows), -1, np.int64) if worker is None else worker[rows],
+            rows=rows,
+            behind_waits=bool(waited.sum() > 0),
+        ),
+        "",
+    )
+
+
+def steps_of(deliveries: Table, everything: Table) -> Steps:
+    """The consumer's side of ``deliveries``; the slowdown is read off ``everything``."""
+    wait, step = known(deliveries, "wait_ns"), known(deliveries, "step_ns")
+    waits = np.zeros(0, np.int64) if wait is None else np.maximum(wait, 0)
+    wait_ns, step_ns = float(waits.sum()), 0.0
+    if step is not None:
+        # A delivery whose step is unknown (the last of a broken-off epoch) would count as pure waiting.
+        wait_ns, step_ns = float(waits[step >= 0].sum()), float(step[step >= 0].sum())
+    total = wait_ns + step_ns
+    return Steps(
+        deliveries=len(deliveries),
+        wait_ns=wait_ns,
+        step_ns=step_ns if step is not None else None,
+        wait_share=wait_ns / total if total > 0 else 0.0,
+        starved_share=_sampled_share(deliveries, "step_run_queue_ns", "step_ns"),
+        cpu_share=_sampled_share(deliveries, "step_cpu_ns", "step_ns"),
+        process_cores=_sampled_share(deliveries, "step_process_cpu_ns", "step_ns"),
+        slowdown=_slowdown(everything),
+        wait_starved_share=_sampled_share(deliveries, "wait_run_queue_ns", "wait_ns"),
+        unpickle_share=_sampled_share(deliveries, "wait_cpu_ns", "wait_ns"),
+    )
+
+
+def _sampled_share(deliveries: Table, part: str, whole: str) -> float | None:
+    """Sum of ``part`` over sum of ``whole`` where both were read; None when no row has both."""
+    parts, wholes = known(deliveries, part), known(deliveries, whole)
+    if parts is None or wholes is None:
+        return None
+    both = (parts >= 0) & (wholes >= 0)
+    total = float(wholes[both].sum())
+    return float(parts[both].sum()) / total if total > 0 else None
+
+
+def _slowdown(deliveries: Table) -> float | None:
+    """Median step with busy workers over median step with idle ones, where the run has both."""
+    got, step = known(deliveries, "got_ns"), known(deliveries, "step_ns")
+    start, end = known(deliveries, "fetch_start_ns"), known(deliveries, "fetch_end_ns")
+    if got is None or step is None or start is None or end is None:
+        return None
+    usable, done = (got >= 0) & (step > 0), (start >= 0) & (end > start)
+    if not usable.any() or not done.any():
+        return None
+    got, step = got[usable], step[usable]
+    starts, ends = _merged(start[done], end[done])
+    overlap = (_covered_before(got + step, starts, ends) - _covered_before(got, starts, ends)) / step
+    busy, idle = step[overlap >= BUSY_OVERLAP], step[overlap <= IDLE_OVERLAP]
+    if min(len(busy), len(idle)) < MIN_STEPS_PER_SIDE:
+        return None
+    return float(np.median(busy) / np.median(idle))
+
+
+def _merged(starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
+    """Overlapping intervals joined, in order of time."""
+    order = np.argsort(starts)
+    starts, ends = starts[order], np.maximum.accumulate(ends[order])
+    first = np.flatnonzero(np.r_[True, starts[1:] > ends[:-1]])
+    return starts[first], ends[np.r_[first[1:] - 1, len(ends) - 1]]
+
+
+def _covered_before(moments: Ints, starts: Ints, ends: Ints) -> Floats:
+    """Time before each moment that lies inside the (disjoint, ordered) intervals."""
+    before = np.r_[0, np.cumsum(ends - starts)]
+    index = np.searchsorted(starts, moments, side="right")
+    last = np.maximum(index - 1, 0)
+    inside = np.clip(moments - starts[last], 0, ends[last] - starts[last])
+    covered: Floats = (before[last] + np.where(index > 0, inside, 0)).astype(np.float64)
+    return covered
+
+
+def pool_cores_of(deliveries: Table) -> tuple[float | None, float | None]:
+    """CPUs the workers used together, and worker threads that wanted one, on average over the span."""
+    start, end, cpu = (known(deliveries, name) for name in ("fetch_start_ns", "fetch_end_ns", "cpu_ns"))
+    if start is None or end is None or cpu is None:
+        return None, None
+    ok = (start >= 0) & (end > start) & (cpu >= 0)
+    if not ok.any():
+        return None, None
+    span = float(end[ok].max() - start[ok].min())
+    cores = float(cpu[ok].sum()) / span
+    queue = known(deliveries, "run_queue_ns")
+    if queue is None:
+        return cores, None
+    return cores, cores + float(np.maximum(queue[ok], 0).sum()) / span

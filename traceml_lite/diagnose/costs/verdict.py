@@ -1,0 +1,218 @@
+"""The verdict on the cost: one key, or the keys that this run cannot tell apart.
+
+The keys share one budget of lost time, so the largest share decides. Two rules stand above it: a loop that
+does not wait is never the loader's fault, and time that no counter explains is given no name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from traceml_lite.diagnose.costs import blocked, compute, handover, paging, step
+from traceml_lite.diagnose.costs.contention import starved_step
+from traceml_lite.diagnose.costs.evidence import loader_matters
+from traceml_lite.diagnose.costs.facts import CostFacts
+from traceml_lite.diagnose.costs.measure import cost_facts
+from traceml_lite.diagnose.costs.paging import growth_of, growth_words
+from traceml_lite.diagnose.costs.statements import statement_of
+from traceml_lite.diagnose.words import counted, duration, listed, percent
+from traceml_lite.records.results import Evidence, Finding, State, Verdict
+from traceml_lite.records.run import Environment, LoaderTrace, Table
+
+COSTS: dict[str, Callable[[CostFacts], Evidence]] = {
+    "cpu": compute.cpu,
+    "run_queue": compute.run_queue,
+    "threads": compute.threads,
+    "affinity": compute.affinity,
+    "quota": compute.quota,
+    "storage": blocked.storage,
+    "remote": blocked.remote,
+    "lock": blocked.lock,
+    "memory": paging.memory,
+    "delivery": handover.delivery,
+    "pin": handover.pin,
+    "shm": handover.shm,
+    "start": handover.start,
+    "consumer": step.consumer,
+    "step_starved": step.step_starved,
+    "launch_bound": step.launch_bound,
+    "neighbours": compute.neighbours,
+}
+
+# Fewer deliveries than this are anecdotes; the first batch of anything is special.
+MIN_DELIVERIES = 4
+# The strongest cause must explain this much of the lost time, or there is another one nobody saw.
+MIN_EXPLAINED = 0.4
+# Closer than this the order of two causes is the host's mood: a repeat of the same run on a shared host
+# moved these shares by a tenth.
+MIN_RATIO = 1.2
+# Evidence of these kinds has look-alikes that no counter separates; the page of each names them.
+CEILING = {"remote": 0.8, "lock": 0.9, "neighbours": 0.85, "memory": 0.85, "affinity": 0.9, "shm": 0.8}
+TOP_CONFIDENCE, LOW_CONFIDENCE = 0.97, 0.6
+
+
+def cost_verdict(
+    loader: LoaderTrace, environment: Environment, host: Table, shape: Verdict | None
+) -> tuple[Verdict, tuple[Evidence, ...], tuple[Finding, ...]]:
+    """What the time lost to the loader was made of.
+
+    Args:
+        loader: The trace of one loader.
+        environment: Host and software.
+        host: ``HOST_COLUMNS`` over the run.
+        shape: The verdict on the shape, if there is one.
+
+    Returns:
+        The verdict, the evidence of every key (strongest first), and findings worth a line of their own.
+    """
+    facts = cost_facts(loader, environment, host, shape)
+    evidence = tuple(function(facts) for function in COSTS.values())
+    verdict = _verdict(facts, {item.key: item for item in evidence})
+    order = {State.SUPPORTED: 0, State.UNDECIDED: 1, State.RULED_OUT: 2, State.NOT_MEASURED: 3}
+    ranked = sorted(evidence, key=lambda e: (e.key != verdict.key, order[e.state], -e.score))
+    return verdict, tuple(ranked), _findings(facts, verdict)
+
+
+def _verdict(facts: CostFacts, evidence: dict[str, Evidence]) -> Verdict:
+    if facts.steps.deliveries < MIN_DELIVERIES:
+        return Verdict(
+            "inconclusive",
+            0.0,
+            f"{counted(facts.steps.deliveries, 'delivery', 'deliveries')} to judge; "
+            f"at least {MIN_DELIVERIES} are needed.",
+        )
+    if not loader_matters(facts):
+        return _of_the_step(facts, evidence)
+    lost_in_step = evidence["step_starved"]
+    if lost_in_step.state is State.SUPPORTED and lost_in_step.score > facts.steps.wait_share:
+        return Verdict("step_starved", 0.85, statement_of("step_starved", facts))
+    if facts.fetches is None and evidence["start"].score < MIN_EXPLAINED:
+        return Verdict(
+            "inconclusive",
+            0.0,
+            f"The loop waits {percent(facts.steps.wait_share)} of its time; what the fetches are made of was "
+            "not measured.",
+        )
+    return _of_the_loader(facts, evidence)
+
+
+def _of_the_step(facts: CostFacts, evidence: dict[str, Evidence]) -> Verdict:
+    """The loop does not wait: the consumer, its workers' hunger for CPUs, or the neighbours."""
+    starved = starved_step(facts)
+    if starved is None:
+        if step.cpus_full(facts):
+            return Verdict(
+                "inconclusive",
+                0.5,
+                f"The loop waits only {percent(facts.steps.wait_share)} of its time, but the workers use "
+                "most of the CPUs; whether its step lacks one was not measured.",
+                ("consumer", "step_starved"),
+            )
+        return Verdict("consumer", 0.8, statement_of("consumer", facts))
+    keys = {"step_starved": starved.own_workers, "neighbours": starved.others}
+    top = max(keys, key=lambda key: keys[key])
+    if starved.own_workers + starved.others < step.STARVED_MIN:
+        # Waits and delays far below their limits leave no room for another reading.
+        room = 1 - max(facts.steps.wait_share / 0.05, facts.steps.starved_share_or_zero / step.STARVED_MIN)
+        return Verdict("consumer", round(0.75 + 0.22 * max(0.0, room), 3), statement_of("consumer", facts))
+    low = min(keys.values())
+    if not starved.others_known or keys[top] < MIN_RATIO * low:
+        return Verdict(
+            "inconclusive",
+            0.5,
+            f"The step has no CPU for {percent(facts.steps.starved_share_or_zero)} of its time; whether the "
+            "loader's workers or other processes have it "
+            + ("cannot be told." if starved.others_known else "was not measured."),
+            ("step_starved", "neighbours"),
+        )
+    return Verdict(
+        top, _confidence(top, keys[top] / sum(keys.values()), low / keys[top]), statement_of(top, facts)
+    )
+
+
+def _of_the_loader(facts: CostFacts, evidence: dict[str, Evidence]) -> Verdict:
+    """The loop waits: the cause with the largest share of the lost time."""
+    skipped = {"consumer", "step_starved", "launch_bound"}
+    open_keys = [
+        item
+        for item in evidence.values()
+        if item.key not in skipped and item.state in (State.SUPPORTED, State.UNDECIDED)
+    ]
+    ranked = sorted(open_keys, key=lambda item: -item.score)
+    supported = [item for item in ranked if item.state is State.SUPPORTED]
+    unexplained = _unexplained(facts, evidence)
+    best = supported[0] if supported else None
+    if unexplained > (best.score if best else 0.0) and unexplained >= MIN_EXPLAINED:
+        return _blocked_for_no_known_reason(facts, evidence)
+    if best is None or best.score < MIN_EXPLAINED:
+        return _no_single_cause(facts, ranked)
+    second = next((item for item in ranked if item.key != best.key), None)
+    runner_up = max(second.score if second else 0.0, unexplained)
+    if best.score < MIN_RATIO * runner_up:
+        return _no_single_cause(facts, ranked)
+    return Verdict(
+        best.key, _confidence(best.key, best.score, runner_up / best.score), statement_of(best.key, facts)
+    )
+
+
+def _unexplained(facts: CostFacts, evidence: dict[str, Evidence]) -> float:
+    """Share of the lost time that was blocked for no reason any counter shows."""
+    item = evidence["lock"]
+    named = max(evidence[key].score for key in ("storage", "remote"))
+    if item.state is State.SUPPORTED or facts.fetches is None or facts.fetches.run_queue_ns is None:
+        return 0.0
+    return 0.0 if named > 0 else 2.0 * item.score
+
+
+def _blocked_for_no_known_reason(facts: CostFacts, evidence: dict[str, Evidence]) -> Verdict:
+    fetches = facts.fetches
+    share = 0.0 if fetches is None else fetches.parts().blocked
+    wall = 0.0 if fetches is None else fetches.mean_of(fetches.wall_ns)
+    candidates = tuple(key for key in ("remote", "lock") if evidence[key].state is not State.RULED_OUT) or (
+        "lock",
+    )
+    return Verdict(
+        "inconclusive",
+        0.5,
+        f"A fetch of {duration(wall)} is blocked for {percent(share)} of its time, without I/O and with CPUs "
+        "to spare: a lock, a sleep or a remote service.",
+        candidates,
+    )
+
+
+def _no_single_cause(facts: CostFacts, ranked: list[Evidence]) -> Verdict:
+    top = [item for item in ranked if item.score > 0][:2]
+    if not top:
+        return Verdict("inconclusive", 0.0, "What the fetches were made of explains none of the waiting.")
+    words = listed([f"{item.key} {percent(item.score)}" for item in top])
+    total = sum(item.score for item in top)
+    return Verdict(
+        "inconclusive",
+        round(min(0.6, top[0].score / total * min(1.0, total)), 3),
+        f"No single cost stands out; of the time lost to the loader: {words}.",
+        tuple(item.key for item in top),
+    )
+
+
+def _confidence(key: str, share: float, runner_up: float) -> float:
+    """From the share explained and the runner-up's part of it; held below each key's ceiling."""
+    clear = max(0.0, 1.0 - runner_up) * min(1.0, share / 0.7)
+    value = LOW_CONFIDENCE + (TOP_CONFIDENCE - LOW_CONFIDENCE) * clear**0.5
+    return float(round(min(value, CEILING.get(key, 1.0)), 3))
+
+
+def _findings(facts: CostFacts, verdict: Verdict) -> tuple[Finding, ...]:
+    """Observations beside the verdict."""
+    found: list[Finding] = []
+    growth = growth_of(facts)
+    if growth is not None and growth.lasting and verdict.key != "memory":
+        ratio = growth.last_bytes / growth.first_bytes
+        found.append(Finding("memory_growth", growth_words(growth), {"rss_growth": ratio}, "warning"))
+    leak = handover.shm(facts)
+    if leak.state is State.SUPPORTED and verdict.key != "shm":
+        words = listed(leak.supports)
+        found.append(Finding("leak", f"{words[0].upper()}{words[1:]}.", leak.numbers, "warning"))
+    busy = compute.neighbours(facts)
+    if busy.state in (State.SUPPORTED, State.UNDECIDED) and verdict.key != "neighbours":
+        found.append(Finding("busy_host", statement_of("neighbours", facts), busy.numbers, "warning"))
+    return tuple(found)

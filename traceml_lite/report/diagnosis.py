@@ -1,0 +1,117 @@
+"""The diagnosis as text: verdicts, what speaks for and against them, what is missing, what to try next.
+
+Lines out, nothing printed and nothing computed: sentences and numbers come from the records.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+
+from traceml_lite.records.results import Diagnosis, Evidence, Experiment, State, Verdict
+
+WIDTH = 88
+# Room for the longest label ("not measured") and a space.
+_LABEL = 14
+# A number and its unit stay on one line.
+_BEFORE_UNIT = re.compile(r"(\d) (%|ns|µs|ms|s|B|KiB|MiB|GiB|TiB|CPUs?)(?=\W|$)")
+
+
+def render_diagnosis(diagnosis: Diagnosis) -> list[str]:
+    """Verdicts and evidence. ``render_next`` gives the part that goes last.
+
+    Returns:
+        Lines of at most 88 columns, without a newline.
+    """
+    lines = ["Diagnosis"]
+    lines += _verdict("shape", diagnosis.shape)
+    lines += _verdict("cost", diagnosis.cost)
+    named = _named(diagnosis)
+    lines += _block("for", [f"{e.key}: {text}" for e in named for text in e.supports])
+    lines += _block("against", _against(diagnosis, named))
+    lines += _block("ruled out", _ruled_out(diagnosis))
+    lines += _block("not measured", list(diagnosis.not_measured))
+    lines += _block("also seen", [finding.statement for finding in diagnosis.findings])
+    return lines
+
+
+def render_next(diagnosis: Diagnosis) -> list[str]:
+    """The next experiment; no lines when there is none to propose.
+
+    The command stands on a line of its own and is never wrapped, so that it can be copied.
+    """
+    experiment = diagnosis.next_experiment
+    if experiment is None:
+        return []
+    lines = [f"Try next: {_about(experiment)}".rstrip(), f"  {experiment.command}"]
+    lines += _wrapped(experiment.reason, "  ")
+    for outcome in experiment.outcomes:
+        lines += _wrapped(f"- {outcome.result}: {outcome.meaning}", "  ", "    ")
+    return lines
+
+
+def _verdict(question: str, verdict: Verdict) -> list[str]:
+    sure = f"{verdict.key} ({verdict.confidence:.0%})"
+    if verdict.key == "inconclusive":
+        sure = "cannot tell"
+        if verdict.candidates:
+            sure += f" ({' or '.join(verdict.candidates)})"
+    return _wrapped(f"{question:<{_LABEL - 2}}{sure}. {verdict.statement}", "  ", " " * _LABEL)
+
+
+def _named(diagnosis: Diagnosis) -> list[Evidence]:
+    """Evidence of the keys that the verdicts name, or hold to be possible."""
+    shapes = {diagnosis.shape.key, *diagnosis.shape.candidates}
+    costs = {diagnosis.cost.key, *diagnosis.cost.candidates}
+    return [e for e in diagnosis.evidence if e.key in (shapes if e.kind == "shape" else costs)]
+
+
+def _against(diagnosis: Diagnosis, named: list[Evidence]) -> list[str]:
+    """What contradicts the verdicts, and what speaks for keys that they do not name."""
+    lines = [f"{e.key}: {text}" for e in named for text in e.contradicts]
+    for item in diagnosis.evidence:
+        if item not in named and item.state is State.SUPPORTED:
+            lines += [f"{item.key} as well: {text}" for text in item.supports]
+    return lines
+
+
+def _ruled_out(diagnosis: Diagnosis) -> list[str]:
+    """Keys with the sentence that rules them out; keys that share a sentence share a line."""
+    keys: dict[str, list[str]] = {}
+    for item in diagnosis.evidence:
+        if item.state is State.RULED_OUT:
+            keys.setdefault(item.contradicts[0] if item.contradicts else "no sign of it", []).append(item.key)
+    return [f"{', '.join(names)}: {text}" for text, names in keys.items()]
+
+
+def _block(label: str, entries: list[str]) -> list[str]:
+    lines: list[str] = []
+    for entry in entries:
+        head = "" if lines else label
+        lines += _wrapped(f"{head:<{_LABEL - 2}}{entry}", "  ", " " * (_LABEL + 2), keep=head == "")
+    return lines
+
+
+def _wrapped(text: str, first: str, later: str | None = None, keep: bool = False) -> list[str]:
+    """``text`` within the width; ``keep`` says that its leading spaces are part of the layout."""
+    if keep:
+        first, text = first + " " * (len(text) - len(text.lstrip())), text.lstrip()
+    lines = textwrap.wrap(
+        _BEFORE_UNIT.sub("\\1\u00a0\\2", text),
+        WIDTH,
+        initial_indent=first,
+        subsequent_indent=first if later is None else later,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return [line.replace("\u00a0", " ") for line in lines]
+
+
+def _about(experiment: Experiment) -> str:
+    """The expected time, in the unit that a person plans with."""
+    seconds = experiment.duration_s
+    if seconds is None:
+        return ""
+    if seconds < 90:
+        return f"(about {max(1, round(seconds))} s)"
+    return f"(about {round(seconds / 60)} min)" if seconds < 5400 else f"(about {seconds / 3600:.1f} h)"
