@@ -68,6 +68,8 @@ class PassResult:
     """From the start of the process to its first ask."""
     block: str = "sweep"
     """``"sweep"``, ``"controls"`` or the control with a block of its own: what it is interleaved with."""
+    mean_wait_ns: float | None = None
+    """Mean wait after the warm-up."""
     notes: tuple[str, ...] = ()
     """What was resolved, done or found beyond the plan, in words."""
 
@@ -279,6 +281,23 @@ class ArmComparison:
 
 
 @dataclass(frozen=True, slots=True)
+class ControlAnswer:
+    """What one control says about its question."""
+
+    control: str
+    key: str
+    """``cadence_stays``, ``cadence_gone``, ``stalls_fall_away``, ``ceiling``, ``same_ranks``, ``other_ranks``,
+    ``faster``, ``slower``, ``no_difference``, ``undecided``."""
+    statement: str
+    """One sentence in plain words, with the numbers that matter."""
+    reason: str
+    """The question, as the control's page has it."""
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    short: str = ""
+    """What a short run of the same control would have claimed; empty where length does not matter."""
+
+
+@dataclass(frozen=True, slots=True)
 class SweepResult:
     """A sweep: its plan, its passes and its conclusions; this is ``sweep.json``."""
 
@@ -290,3 +309,16 @@ class SweepResult:
     comparisons: tuple[ArmComparison, ...] = ()
     """Each control against its condition, then neighbouring conditions."""
     notes: tuple[str, ...] = ()
+    controls: tuple[ControlAnswer, ...] = ()
+    loader: str = ""
+    """Which loader was varied, in words."""
+    command: str = ""
+    """The command, as one would type it again."""
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    """Host and software of the first finished pass: what a comparison with another sweep checks."""
+    complete: bool = True
+    why_incomplete: str = ""
+    refused: str = ""
+    """Why arms are not compared (other indices); empty when they are."""
+    planned: int = 0
+    """Passes of the plan."""
