@@ -10,7 +10,7 @@ from traceml_lite.report.catalogue import contents, page
 @click.command("explain")
 @click.argument("key", required=False)
 def command(key: str | None) -> None:
-    """Print the page of a shape or cost: picture, evidence, look-alikes, experiment, cure.
+    r"""Print the page of a shape or cost: picture, evidence, look-alikes, experiment, cure.
 
     Without KEY, lists all of them.
 
