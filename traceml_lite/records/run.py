@@ -295,8 +295,9 @@ class Run:
         capabilities: Name of a capability (``"fetches"``, ``"rchar"``, ``"run_queue"`` ...) to None when it
             was there, or to the reason why not.
         events: Events that belong to no loader (script end, errors of the probe).
-        probe_cost: What the probe cost in this very run: ``consumer_ns`` and ``worker_ns`` per record as
-            calibrated at its start, ``fixed_cpu_ns`` for installing it, ``records``, ``dropped``.
+        probe_cost: What the probe cost in this very run: ``consumer_ns`` and ``worker_ns``, the time that its
+            bookkeeping took on each side in all (on a busy host with the time it had no CPU),
+            ``fixed_cpu_ns`` for installing it, ``records`` (deliveries), ``dropped``.
         complete: False when the traced process did not end in order (killed, still running).
         ending: How it ended, in words.
     """

@@ -120,8 +120,11 @@ class Supply:
     """Mean over asks of batches fetched and not yet delivered."""
     none_ready_share: Measured
     """Share of asks at which not one batch was ready."""
-    stalls_with_ready_share: Measured
-    """Share of stalls at which some batch was ready, but not the one whose turn it was."""
+    stalls_awaited_ready_share: Measured
+    """Share of stalls at which the very batch that came had been fetched before the ask: what was waited
+    for then is delivery, not fetching."""
+    stalls_other_ready_share: Measured
+    """Share of stalls at which that batch was not ready but another one was."""
     queue_batches: Measured
     """Mean over asks of the result queue; pinned batches where pin_memory is on."""
     queue_empty_share: Measured
@@ -299,7 +302,7 @@ class OtherLoader:
 
 @dataclass(frozen=True, slots=True)
 class ProbeCost:
-    """What the probe itself cost in this very run: calibrated cost per record times the records."""
+    """What the probe itself cost in this very run, by its own clock: an upper bound on a busy host."""
 
     consumer_ns_per_delivery: Measured
     worker_ns_per_fetch: Measured

@@ -49,8 +49,10 @@ def digits(value: float) -> str:
 
 
 def unit_for(values: Iterable[float], units: Sequence[Unit]) -> Unit:
-    """The largest unit in which the largest value is at least one; the smallest unit for zeros."""
+    """The largest unit in which the largest value is at least one; of zeros seconds, bytes or ones."""
     largest = max((abs(value) for value in values), default=0.0)
+    if largest == 0:
+        return TIMES[0] if units is TIMES else units[-1]
     # 0.9995 of a unit would print as 1000 of the next smaller one.
     return next((unit for unit in units if largest >= 0.9995 * unit.size), units[-1])
 
@@ -73,7 +75,7 @@ def count(number: float, noun: str) -> str:
 
 
 def interval(estimate: Estimate, unit: Unit) -> str:
-    """The interval in brackets with a blank before it, in the value's unit; empty where there is none or all is one value."""
+    """The interval in brackets with a blank before it, in the value's unit; empty for none or a point."""
     if estimate.low is None or estimate.high is None or estimate.low == estimate.high:
         return ""
     # As many decimals as the value has, and more where that would make the ends equal to it.

@@ -106,7 +106,7 @@ def _what_ran(summary: Summary, width: int) -> list[str]:
     ]
     lines += f.labelled("loader", ", ".join([subject.loader, *filter(None, options)]), width=width)
     software = [f"torch {env.torch}" if env.torch else "", f"Python {env.python}" if env.python else ""]
-    cpus = "" if env.cpus_usable is None else f"{f.digits(env.cpus_usable)} CPUs usable"
+    cpus = "" if env.cpus_usable is None else f"{env.cpus_usable:g} CPUs usable"
     lines += f.labelled(
         "host", ", ".join(filter(None, [env.host, env.platform, *software, cpus])), width=width
     )
@@ -181,7 +181,10 @@ def _stall_lines(summary: Summary, width: int) -> list[str]:
     if isinstance(stalls.share_of_waiting, Estimate):
         text += f" carry {f.share(stalls.share_of_waiting)} of all waiting"
     if stalls.n_warm_up:
-        text += f"; {stalls.n_warm_up} within the first W·F"
+        warm = summary.subject.warm_up_batches
+        first = f"{warm.value:.0f}" if isinstance(warm, Estimate) else "W·F"
+        text += f"; {stalls.n_warm_up} within the first {first}"
+        text += " of an epoch" if summary.subject.epochs > 1 else ""
     lines = f.labelled("stalls", text, width=width)
     return lines + f.labelled("", _pattern(stalls, summary.subject.epochs > 1), width=width)
 
@@ -329,15 +332,17 @@ def _around(summary: Summary, width: int) -> list[str]:
 
 def _ready(summary: Summary) -> str:
     supply = summary.supply
-    ready, none, held = supply.ready_at_ask_batches, supply.none_ready_share, supply.stalls_with_ready_share
+    ready, none = supply.ready_at_ask_batches, supply.none_ready_share
+    awaited, other = supply.stalls_awaited_ready_share, supply.stalls_other_ready_share
     if isinstance(ready, NotMeasured) or isinstance(none, NotMeasured):
         return ""
     text = f"{f.digits(ready.value)}{f.interval(ready, f.ONE)}"
     if isinstance(supply.capacity_batches, Estimate):
         text += f" of {supply.capacity_batches.value:.0f}"
     text += f" batches at the ask, none at {f.share(none)} of asks"
-    if isinstance(held, Estimate):
-        text += f"; another than the awaited one was ready at {f.percent(held.value)} of stalls"
+    if isinstance(awaited, Estimate) and isinstance(other, Estimate):
+        text += f"; at {f.percent(awaited.value)} of stalls the awaited one was ready, "
+        text += f"at {f.percent(other.value)} only others"
     return text
 
 
@@ -388,7 +393,7 @@ def _edge(edge: Edge | NotMeasured, summary: Summary) -> str:
     if isinstance(edge.warm_up_wait_ns, Estimate) and isinstance(warm, Estimate):
         parts.append(f"first {warm.value:.0f} waits together {f.duration(edge.warm_up_wait_ns.value)}")
     if isinstance(edge.stop_ns, Estimate):
-        parts.append(f"StopIteration {f.duration(edge.stop_ns.value)}")
+        parts.append(f"its StopIteration {f.duration(edge.stop_ns.value)}")
     return ", ".join(parts)
 
 
@@ -417,7 +422,9 @@ def _step(summary: Summary) -> str:
             text += f", run-queue delay {f.share(step.run_queue_share)}"
         text += f", from {f.count(step.cpu_share.n, 'step')}"
     if isinstance(step.wait_cpu_share, Estimate):
-        text += f"; CPU {f.percent(step.wait_cpu_share.value)} of the wait"
+        text += f"; in the wait CPU {f.percent(step.wait_cpu_share.value)}"
+        if isinstance(step.wait_run_queue_share, Estimate):
+            text += f", run-queue delay {f.percent(step.wait_run_queue_share.value)}"
     return text
 
 
@@ -476,6 +483,7 @@ def _probe(summary: Summary) -> str:
         text += f", {_time(cost.fixed_cpu_ns)} of CPU once"
     if isinstance(cost.dropped_records, Estimate) and cost.dropped_records.value:
         text += f"; {f.count(cost.dropped_records.value, 'record')} lost"
+    text += "; by the clock, time off the CPU included"
     return text
 
 

@@ -145,29 +145,31 @@ def other_loader(trace: LoaderTrace) -> OtherLoader:
 
 
 def probe_cost(run: Run, view: View) -> ProbeCost:
-    """Calibrated cost per record times this loader's records, against its own time."""
+    """What the probe's bookkeeping took, per record of the run, against this loader's own time."""
     cost = run.probe_cost
-    absent = NotMeasured("this trace holds no calibration of the probe")
-
-    def per(name: str) -> Measured:
-        value = cost.get(name)
-        return (
-            absent
-            if value is None or value < 0
-            else Estimate(float(value), n=1, method="calibrated at the start")
-        )
-
-    consumer, worker = per("consumer_ns"), per("worker_ns")
+    absent = NotMeasured("this trace does not say what recording it cost")
+    fetches = sum(len(trace.fetches) for trace in run.loaders)
+    consumer = _per_record(cost.get("consumer_ns"), int(cost.get("records", 0)), absent)
+    worker = _per_record(cost.get("worker_ns"), fetches, absent)
+    fixed, dropped = cost.get("fixed_cpu_ns"), cost.get("dropped")
     return ProbeCost(
         consumer_ns_per_delivery=consumer,
         worker_ns_per_fetch=worker,
         consumer_share=_against(consumer, view.n, loop_ns(view), "no delivery"),
         worker_share=_against(worker, *_fetch_time(view), "no fetch was seen"),
-        fixed_cpu_ns=per("fixed_cpu_ns"),
+        fixed_cpu_ns=absent if fixed is None else Estimate(float(fixed), n=1, method="measured once"),
         dropped_records=absent
-        if "dropped" not in cost
-        else Estimate(float(cost["dropped"]), n=int(cost.get("records", 0)), method="counted"),
+        if dropped is None
+        else Estimate(float(dropped), n=int(cost.get("records", 0)), method="counted"),
     )
+
+
+def _per_record(total_ns: float | None, records: int, absent: NotMeasured) -> Measured:
+    if total_ns is None:
+        return absent
+    if not records:
+        return NotMeasured("no record was written")
+    return Estimate(float(total_ns) / records, n=records, method="total by the probe's own clock / records")
 
 
 def _fetch_time(view: View) -> tuple[int, int]:
@@ -184,6 +186,5 @@ def _against(per_record: Measured, records: int, time_ns: int, missing: str) -> 
         return per_record
     if not records or time_ns <= 0:
         return NotMeasured(missing)
-    return Estimate(
-        per_record.value * records / time_ns, n=records, method="cost per record x records / time"
-    )
+    share = per_record.value * records / time_ns
+    return Estimate(share, n=records, method="cost per record x records / time")

@@ -98,6 +98,8 @@ class _Work:
         missing = column < 0
         if np.count_nonzero(missing) > MAX_MISSING_SHARE * len(column):
             return NotMeasured(f"missing in {int(np.count_nonzero(missing))} of {len(column)} fetches")
+        if not (column > 0).any():
+            return np.zeros(len(self._at) - 1)
         pace = np.where(missing, 0, column) / self._length
         rate = np.cumsum(np.concatenate((pace, -pace))[self._order])
         spent = np.concatenate(([0.0], np.cumsum(rate[:-1] * self._spans)))

@@ -5,21 +5,23 @@ The statistics themselves are in ``stats``; here they are put into records.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtr, stdtrit
 
 from traceml_lite.records.results import Estimate
 from traceml_lite.records.summary import Measured, NotMeasured
-from traceml_lite.stats.resample import RESAMPLES, block_bootstrap_ratio
+from traceml_lite.stats.resample import MIN_BLOCKS, RESAMPLES, block_bootstrap_ratio
 from traceml_lite.stats.tails import quantiles
 
 LEVEL = 0.95
 # The same run prints the same interval.
 SEED = 20240229
-# Blocks per resample: 400 place the ends of an interval as well as more do, at a fifth of the time of 2000.
-MAX_BLOCKS = 400
+# Blocks per resample: 200 tell the spread of the blocks to 5 %, at a tenth of the time of 2000.
+MAX_BLOCKS = 200
 
 QUANTILE_METHOD = "linear interpolation; no interval, one run gives none for a quantile of a pool"
 WEIGHED_METHOD = "weighed by what each kept delivery stands for; no interval"
@@ -66,14 +68,35 @@ def ratio_estimate(top: NDArray[Any], bottom: NDArray[Any], block: int, *, what:
     if total <= 0:
         return NotMeasured(what)
     value = float(top.sum(dtype=np.float64)) / total
-    size = max(block, -(-n // MAX_BLOCKS))
-    interval = block_bootstrap_ratio(top, bottom, size, SEED, LEVEL)
-    if interval is None:
-        return Estimate(value, n=n, method=f"no interval: too few blocks of {size} deliveries")
-    low, high = interval
-    return Estimate(
-        value, low, high, LEVEL, n, f"block bootstrap, blocks of {size} deliveries, {RESAMPLES} resamples"
+    blocks = min(n // block, MAX_BLOCKS)
+    if blocks < MIN_BLOCKS:
+        return Estimate(
+            value, n=n, method=f"no interval: fewer than {MIN_BLOCKS} blocks of {block} deliveries"
+        )
+    # Blocks of all deliveries, their lengths equal to within one: a rest left out would shift the interval.
+    starts = np.linspace(0, n, blocks, endpoint=False).astype(np.intp)
+    ends = block_bootstrap_ratio(
+        np.add.reduceat(top, starts, dtype=np.float64),
+        np.add.reduceat(bottom, starts, dtype=np.float64),
+        1,
+        SEED,
+        _expanded(LEVEL, blocks),
     )
+    if ends is None:
+        return Estimate(value, n=n, method="no interval: too many blocks without any time in them")
+    method = f"block bootstrap, {blocks} blocks, {RESAMPLES} resamples, expanded percentiles"
+    return Estimate(value, *ends, LEVEL, n, method)
+
+
+def _expanded(level: float, blocks: int) -> float:
+    """Nominal level whose percentile interval covers ``level`` with few blocks.
+
+    A percentile interval of n values is too narrow by sqrt((n - 1) / n), and by the normal where Student's t
+    belongs: the expanded percentile interval of T. Hesterberg, "What teachers should know about the
+    bootstrap", The American Statistician, 2015.
+    """
+    t = float(stdtrit(blocks - 1, (1 + level) / 2)) * math.sqrt(blocks / (blocks - 1))
+    return float(2 * ndtr(t) - 1)
 
 
 def inverse(estimate: Measured, factor: float) -> Measured:

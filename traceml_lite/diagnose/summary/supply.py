@@ -30,14 +30,15 @@ def supply(view: View, stalled: Mask | None) -> Supply:
     lag = _lag(view)
     mean: Measured
     none: Measured
-    held_up: Measured
+    awaited: Measured
+    other: Measured
     if isinstance(ready, NotMeasured):
-        mean = none = held_up = ready
+        mean = none = awaited = other = ready
     else:
         ones = np.ones(len(ready[span]), dtype=np.int8)
         mean = ratio_estimate(ready[span], ones, view.block, what="no delivery")
         none = ratio_estimate((ready[span] <= 0).astype(np.int8), ones, view.block, what="no delivery")
-        held_up = _held_up(ready[span], None if stalled is None else stalled[span])
+        awaited, other = _at_stalls(view, ready, stalled)
     queue, held = view.column("queue_size"), view.column("held_back")
     p50: Measured
     p95: Measured
@@ -57,7 +58,8 @@ def supply(view: View, stalled: Mask | None) -> Supply:
         capacity_batches=view.warm_up,
         ready_at_ask_batches=mean,
         none_ready_share=none,
-        stalls_with_ready_share=held_up,
+        stalls_awaited_ready_share=awaited,
+        stalls_other_ready_share=other,
         queue_batches=queue if isinstance(queue, NotMeasured) else mean_of_measured(queue[span]),
         queue_empty_share=queue if isinstance(queue, NotMeasured) else _zero_share(queue[span]),
         held_back_batches=held if isinstance(held, NotMeasured) else mean_of_measured(held[span]),
@@ -76,11 +78,24 @@ def _zero_share(column: NDArray[Any]) -> Measured:
     return Estimate(int(np.count_nonzero(column == 0)) / n, n=n, method="share of asks")
 
 
-def _held_up(ready: NDArray[Any], stalled: Mask | None) -> Measured:
-    n = 0 if stalled is None else int(np.count_nonzero(stalled))
-    if stalled is None or not n:
-        return NotMeasured("no stall")
-    return Estimate(int(np.count_nonzero(ready[stalled] > 0)) / n, n=n, method="share of stalls")
+def _at_stalls(view: View, ready: NDArray[Any], stalled: Mask | None) -> tuple[Measured, Measured]:
+    """Shares of the stalls at which the batch that came was ready, and at which only others were."""
+    end, ask = view.column("fetch_end_ns"), view.column("ask_ns")
+    if isinstance(end, NotMeasured) or isinstance(ask, NotMeasured):
+        missing = NotMeasured("needs the end of the fetch of each delivery")
+        return missing, missing
+    rows = np.flatnonzero(stalled & (end >= 0)) if stalled is not None else np.zeros(0, dtype=np.intp)
+    if view.n_steady and not isinstance(view.steady, slice):
+        rows = rows[view.steady[rows]]
+    n = len(rows)
+    if not n:
+        return NotMeasured("no stall"), NotMeasured("no stall")
+    itself = end[rows] <= ask[rows]
+    others = ~itself & (ready[rows] > 0)
+    return (
+        Estimate(int(np.count_nonzero(itself)) / n, n=n, method="share of stalls"),
+        Estimate(int(np.count_nonzero(others)) / n, n=n, method="share of stalls"),
+    )
 
 
 def _clock_fault(view: View) -> NotMeasured | None:

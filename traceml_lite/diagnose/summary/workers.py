@@ -117,6 +117,9 @@ def _pids(column: NDArray[np.int64] | NotMeasured, rows: Rows) -> tuple[tuple[in
     if isinstance(column, NotMeasured):
         return (), 0
     mine = column[rows]
+    if isinstance(rows, slice):
+        everyone = np.unique(mine[mine >= 0]).tolist()
+        return tuple(everyone[:MAX_PIDS]), len(everyone)
     # A worker keeps its process for long stretches: the changes are few, the fetches are many.
     kept = mine[np.concatenate(([True], np.diff(mine) != 0))]
     distinct = [int(pid) for pid in dict.fromkeys(kept.tolist()) if pid >= 0]
