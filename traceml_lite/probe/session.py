@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import socket
 import sys
 import threading
@@ -18,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import Any
 
 from traceml_lite._errors import UsageError
@@ -37,7 +38,6 @@ HOST_EVERY_NS = 1_000_000_000
 # A kind of event is written at most so often: an unbounded number of iterators must not fill the disk.
 EVENTS_PER_KIND = 20_000
 
-_PACKAGE = str(Path(__file__).resolve().parent.parent)
 _active: Session | None = None
 
 
@@ -222,8 +222,8 @@ class Session:
             self.passed_over(doing, error)
 
     def passed_over(self, doing: str, error: Exception) -> None:
-        """Count a failure of ours and write it once per kind; re-raise what is not ours."""
-        if not _is_ours(error.__traceback__):
+        """Count a failure of ours and write it once per kind; re-raise what a signal handler raised."""
+        if _from_signal_handler(error.__traceback__):
             raise error
         kind = f"{doing}: {type(error).__name__}: {error}"
         self._failures[kind] += 1
@@ -271,20 +271,23 @@ class Session:
             )
 
 
-def _is_ours(traceback: TracebackType | None) -> bool:
-    """Whether an exception was raised by code of this package or by what it called in C.
+def _from_signal_handler(traceback: TracebackType | None) -> bool:
+    """Whether an exception was raised by one of the process's signal handlers.
 
-    torch raises "DataLoader worker is killed" from a signal handler, which may run in the middle of our code:
-    then the innermost frame is the handler's.
+    torch raises "DataLoader worker is killed" from its SIGCHLD handler, which may run in the middle of our
+    code; that exception is the user's.
     """
-    frame: FrameType | None = None
+    handlers = set()
+    for number in signal.valid_signals():
+        handler = signal.getsignal(number)
+        code = getattr(getattr(handler, "__func__", handler), "__code__", None)
+        if code is not None:
+            handlers.add(code)
     while traceback is not None:
-        frame = traceback.tb_frame
+        if traceback.tb_frame.f_code in handlers:
+            return True
         traceback = traceback.tb_next
-    if frame is None:
-        return True
-    file = frame.f_code.co_filename
-    return file.startswith(_PACKAGE) or "/json/" in file
+    return False
 
 
 def _start_ticks() -> str | None:

@@ -29,8 +29,14 @@ def kept(deliveries: NDArray[Any], stride: int, floor_ns: int) -> NDArray[np.boo
     return chosen
 
 
-def thin_files(path: Path, stride: int) -> Mapping[str, int]:
-    """Rewrite the record files of the trace at ``path``, keeping 1 in ``stride`` and the longest waits.
+def thin_files(path: Path, stride: int, target: int) -> Mapping[str, int]:
+    """Rewrite the record files of the trace at ``path``, keeping an even sample and the longest waits.
+
+    Args:
+        path: Trace directory.
+        stride: Of the last thinning. It is doubled only until the sample fits: what came since then is
+            there in full, and thinning that alone may be enough.
+        target: Deliveries that the sample may hold.
 
     Returns:
         ``stride``, ``deliveries`` (before), ``kept`` (after), ``floor_ns``.
@@ -38,9 +44,15 @@ def thin_files(path: Path, stride: int) -> Mapping[str, int]:
     Raises:
         OSError: The disk is full; the old files are untouched then.
     """
-    waits = [chunk["got_ns"] - chunk["ask_ns"] for chunk in _chunks(path / DELIVERIES, DELIVERY)]
-    all_waits = np.concatenate(waits) if waits else np.zeros(0, dtype=np.int64)
-    floor_ns = int(np.quantile(all_waits, 1 - KEPT_SHARE)) + 1 if len(all_waits) else 0
+    columns = [
+        (chunk["sequence"].copy(), chunk["got_ns"] - chunk["ask_ns"])
+        for chunk in _chunks(path / DELIVERIES, DELIVERY)
+    ]
+    sequence, waits = (np.concatenate(part) for part in zip(*columns, strict=True))
+    floor_ns = int(np.quantile(waits, 1 - KEPT_SHARE)) + 1
+    stride = max(stride, 2)
+    while ((sequence % stride == 0) | (waits >= floor_ns)).sum() > target and stride < len(sequence):
+        stride *= 2
     keys: list[NDArray[np.uint64]] = []
     count = 0
     with open(path / ".thin.deliveries", "wb") as out:
@@ -58,7 +70,7 @@ def thin_files(path: Path, stride: int) -> Mapping[str, int]:
             out.write(chunk[stays].tobytes())
     os.replace(path / ".thin.fetches", path / FETCHES)
     os.replace(path / ".thin.deliveries", path / DELIVERIES)
-    return {"stride": stride, "deliveries": len(all_waits), "kept": count, "floor_ns": floor_ns}
+    return {"stride": stride, "deliveries": len(waits), "kept": count, "floor_ns": floor_ns}
 
 
 def _key(records: NDArray[Any]) -> NDArray[np.uint64]:

@@ -57,7 +57,7 @@ class TraceWriter:
         self.path = path
         self.limit_bytes = limit_bytes
         self.written_bytes = 0
-        self.stride = 1
+        self._stride = 1
         self._lock = threading.RLock()
         self._manifest: dict[str, Any] = {
             "format": FORMAT_NAME,
@@ -112,16 +112,18 @@ class TraceWriter:
         self.append(HOST, np.asarray(row, dtype="<i8").tobytes())
 
     def thin_if_over(self) -> Mapping[str, int] | None:
-        """Halve the sample if the record files have outgrown the limit.
+        """Thin the trace if its record files have outgrown the limit.
 
         Returns:
             What was done (``stride``, ``deliveries``, ``kept``), or None when there was room.
         """
         with self._lock:
-            if self.written_bytes <= self.limit_bytes:
+            if self.written_bytes <= self.limit_bytes or not os.fstat(self._files[DELIVERIES]).st_size:
                 return None
-            self.stride *= 2
-            done = thin_files(self.path, self.stride)
+            # Half of the limit, so that thinnings are rare; a delivery and its fetch are a record each.
+            target = self.limit_bytes // 2 // (DELIVERY.itemsize + FETCH.itemsize)
+            done = thin_files(self.path, self._stride, target)
+            self._stride = done["stride"]
             for name in (DELIVERIES, FETCHES):
                 os.close(self._files[name])
                 self._files[name] = os.open(

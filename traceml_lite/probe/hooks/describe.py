@@ -32,7 +32,9 @@ def read_config(loader: Any) -> LoaderConfig:
     dataset = loader.dataset
     workers = getattr(loader, "num_workers", None)
     kind = getattr(loader, "_dataset_kind", None)
-    sampler = getattr(loader, "batch_sampler", None) or getattr(loader, "sampler", None)
+    sampler = getattr(loader, "batch_sampler", None)
+    if sampler is None:  # not "or": a sampler's truth is its length, which it may not have
+        sampler = getattr(loader, "sampler", None)
     if type(sampler).__name__ == "BatchSampler":
         sampler = getattr(sampler, "sampler", sampler)
     return LoaderConfig(
