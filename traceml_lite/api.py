@@ -47,5 +47,6 @@ def summarize(run: Run, *, loader: str | int | None = None, stall_ns: int | None
 def diagnose(run: Run, *, loader: str | int | None = None, stall_ns: int | None = None) -> Diagnosis:
     """Shape, cost, evidence for and against, and the next experiment; arguments as for ``summarize``."""
     from traceml_lite.diagnose.diagnosis import diagnose as conclude
+    from traceml_lite.diagnose.summary import select_loader
 
-    return conclude(run, loader=loader, stall_ns=stall_ns)
+    return conclude(run, loader=select_loader(run, loader), stall_ns=stall_ns)

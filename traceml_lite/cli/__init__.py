@@ -49,14 +49,17 @@ class _LazyGroup(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
-            error.message += f" Commands are: {', '.join(COMMANDS)}."
-            raise
+            commands = ", ".join(COMMANDS)
+            raise click.UsageError(f"{error.message} Commands are: {commands}.", ctx) from None
 
 
-@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 88})
+_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 88}
+
+
+@click.group(cls=_LazyGroup, context_settings=_SETTINGS)
 @click.version_option(__version__, prog_name="traceml-lite")
 def group() -> None:
-    """Why does my training loop wait for its DataLoader, and which cheap experiment proves it?
+    r"""Why does my training loop wait for its DataLoader, and which cheap experiment proves it?
 
     \b
     traceml-lite demo saturated-pool     see it work, nothing to download
@@ -68,7 +71,7 @@ def group() -> None:
 def main(args: list[str] | None = None) -> Any:
     """Run the command line; ``args`` without the program name, default ``sys.argv[1:]``."""
     try:
-        code = group.main(args=args, prog_name="traceml-lite", standalone_mode=False)
+        result = group.main(args=args, prog_name="traceml-lite", standalone_mode=False)
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
@@ -82,4 +85,6 @@ def main(args: list[str] | None = None) -> Any:
         # The reader of our stdout (head, less) has gone; closing stderr too keeps the interpreter quiet.
         sys.stderr.close()
         sys.exit(141)
-    sys.exit(code if isinstance(code, int) else 0)
+    if isinstance(result, BaseException):
+        raise result  # how a script under `run` ended: the interpreter ends in the same way
+    sys.exit(result if isinstance(result, int) else 0)

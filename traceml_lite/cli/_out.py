@@ -1,0 +1,174 @@
+"""What several commands share: options, names of trace directories, the text of a summary."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from traceml_lite._errors import UsageError
+
+if TYPE_CHECKING:
+    from traceml_lite.records.run import Run
+
+_UNITS_NS = {"us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
+_SIZES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+if TYPE_CHECKING:
+    _IntParam = click.ParamType[int]
+else:
+    _IntParam = click.ParamType  # generic only from click 8.2
+
+
+class Duration(_IntParam):
+    """``5s``, ``20ms``, ``300us`` to nanoseconds."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """See the class."""
+        if isinstance(value, int):
+            return value
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)(us|ms|s)", str(value).strip())
+        if not match:
+            self.fail(f"{value!r} is not a duration; write for example 5s, 20ms or 300us", param, ctx)
+        return round(float(match[1]) * _UNITS_NS[match[2]])
+
+
+class Size(_IntParam):
+    """``500M``, ``1G`` to bytes."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """See the class."""
+        if isinstance(value, int):
+            return value
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMG]?)(?:i?B)?", str(value).strip(), re.IGNORECASE)
+        if not match:
+            self.fail(f"{value!r} is not a size; write for example 500M or 1G", param, ctx)
+        return round(float(match[1]) * _SIZES[match[2].upper()])
+
+
+def recording_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """``--out``, ``--rchar/--no-rchar`` and ``--limit``: how a trace is written."""
+    for option in (
+        click.option(
+            "-o", "--out", type=click.Path(path_type=Path), help="Trace directory to make [default: runs/…]."
+        ),
+        click.option(
+            "--rchar/--no-rchar",
+            default=True,
+            help="Count bytes asked for by reads: tells the page cache from none (4 us a fetch).",
+        ),
+        click.option(
+            "--limit",
+            "limit_bytes",
+            type=Size(),
+            default="1G",
+            show_default=True,
+            help="Bound on the size of the trace.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def reading_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """``--stall``, ``--loader`` and ``--json``: how a trace is summarized."""
+    for option in (
+        click.option(
+            "--stall",
+            "stall_ns",
+            type=Duration(),
+            help="A wait counts as a stall from here on, e.g. 5s [default: automatic].",
+        ),
+        click.option(
+            "--loader", help="Name or number of the loader to summarize [default: the one with most time]."
+        ),
+        click.option("--json", "as_json", is_flag=True, help="The same as JSON."),
+    ):
+        command = option(command)
+    return command
+
+
+def trace_directory(out: Path | None, label: str) -> Path:
+    """The directory to record into: ``out``, or a new one under ``runs/``."""
+    if out is not None:
+        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+            raise UsageError(f"{out} exists and is not empty; choose another --out or remove it")
+        return out
+    name = re.sub(r"[^A-Za-z0-9.]+", "-", label).strip("-") or "run"
+    stem = f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    path = Path("runs") / stem
+    number = 1
+    while path.exists():
+        number += 1
+        path = Path("runs") / f"{stem}-{number}"
+    return path
+
+
+def loader_choice(loader: str | None) -> str | int | None:
+    """A loader by number or by name."""
+    return int(loader) if loader is not None and loader.isdigit() else loader
+
+
+def text_of(
+    run: Run, *, loader: str | None = None, stall_ns: int | None = None, color: bool = False
+) -> list[str]:
+    """Summary and diagnosis as lines."""
+    from traceml_lite.api import diagnose, summarize
+    from traceml_lite.report.diagnosis import render_diagnosis, render_next
+    from traceml_lite.report.terminal import render_head, render_not_measured
+
+    if not run.loaders:
+        return [f"{run.source}: no DataLoader was iterated in this process. {_why_none(run)}"]
+    choice = loader_choice(loader)
+    summary = summarize(run, loader=choice, stall_ns=stall_ns)
+    diagnosis = diagnose(run, loader=choice, stall_ns=stall_ns)
+    lines = [*render_head(summary, color=color), ""]
+    lines += render_diagnosis(diagnosis)
+    lines += ["", *render_not_measured(summary), ""]
+    lines += render_next(diagnosis)
+    while lines and not lines[-1]:
+        lines.pop()
+    return lines
+
+
+def _why_none(run: Run) -> str:
+    if not run.environment.torch:
+        return "torch was not imported."
+    return (
+        "A loader made in a child process (torchrun, a launcher, subprocess) is not seen from here: "
+        "run the command that each child runs."
+    )
+
+
+def print_json(run: Run, *, loader: str | None, stall_ns: int | None) -> None:
+    """Summary and diagnosis as one JSON document on stdout."""
+    import json
+
+    from traceml_lite.api import diagnose, summarize
+    from traceml_lite.report.jsondoc import summary_document
+
+    choice = loader_choice(loader)
+    summary = summarize(run, loader=choice, stall_ns=stall_ns)
+    diagnosis = diagnose(run, loader=choice, stall_ns=stall_ns)
+    click.echo(json.dumps(summary_document(summary, diagnosis), indent=1))
+
+
+def wants_color(stream: Any) -> bool:
+    """Colour only on a terminal, and never with NO_COLOR set."""
+    return bool(stream.isatty()) and "NO_COLOR" not in os.environ
+
+
+def note(text: str) -> None:
+    """A line about what the tool does, on stderr."""
+    print(text, file=sys.stderr, flush=True)
