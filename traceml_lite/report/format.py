@@ -148,3 +148,14 @@ def table(rows: Sequence[Sequence[str]], *, left: int = 1, gap: int = 2) -> list
 def bold(color: bool) -> Callable[[str], str]:
     """How a heading is set off: bold on a terminal, as it is elsewhere."""
     return (lambda text: f"\033[1m{text}\033[0m") if color else (lambda text: text)
+
+
+def duration_of(measured: Measured) -> str:
+    """A measured time with its unit."""
+    return MISSING if isinstance(measured, NotMeasured) else duration(measured.value)
+
+
+def durations(names: Sequence[str], times: Sequence[Measured]) -> str:
+    """Named times in one unit, e.g. ``p50 1.02, p95 14.0 ms``."""
+    unit = unit_for(values(times), TIMES)
+    return ", ".join(f"{n} {cell(t, unit)}" for n, t in zip(names, times, strict=True)) + f" {unit.name}"
