@@ -59,17 +59,16 @@ def build_loaders(
         mine = mine[np.argsort(mine["sequence"], kind="stable")]
         fetched = fetches[fetch_loader == loader]
         config = _config(configs[loader])
+        own = tuple(e for e in events if e.iterator is not None and loader_of.get(e.iterator) == loader)
         traces.append(
             LoaderTrace(
                 name=f"{config.loader.rpartition('.')[2]} over {config.dataset.rpartition('.')[2]}",
                 config=config,
                 deliveries=_deliveries(mine, fetched, absent),
                 fetches=_fetches(fetched, mine, absent),
-                events=tuple(
-                    e for e in events if e.iterator is not None and loader_of.get(e.iterator) == loader
-                ),
+                events=own,
                 sampled=sampled,
-                delivered=_delivered(mine, sampled),
+                delivered=_delivered(mine, own, sampled),
             )
         )
     return tuple(sorted(traces, key=lambda t: -len(t.deliveries)))
@@ -89,16 +88,21 @@ def _config(data: dict[str, Any]) -> LoaderConfig:
     return LoaderConfig(**data)
 
 
-def _delivered(mine: NDArray[Any], sampled: str | None) -> int:
+def _delivered(mine: NDArray[Any], events: Sequence[Event], sampled: str | None) -> int:
     if sampled is None:
         return len(mine)
-    # Each (iterator, turn) numbers its deliveries from 0: the last number kept tells how many there were.
-    last: dict[tuple[int, int], int] = {}
+    # Each turn of an iterator says at its end how many it delivered; of one still open the last number
+    # kept tells about how many.
+    counts = {
+        (e.iterator, e.data.get("turn")): int(e.data["deliveries"])
+        for e in events
+        if e.kind in ("epoch_end", "closed")
+    }
     for iterator, turn, number in zip(
         mine["iterator"].tolist(), mine["turn"].tolist(), mine["delivery"].tolist(), strict=True
     ):
-        last[iterator, turn] = max(last.get((iterator, turn), 0), number + 1)
-    return sum(last.values())
+        counts[iterator, turn] = max(counts.get((iterator, turn), 0), number + 1)
+    return sum(counts.values())
 
 
 def _keys(rows: NDArray[Any], iterators: NDArray[Any], turns: int, workers: int, ks: int) -> NDArray[Any]:
