@@ -10,21 +10,21 @@ from __future__ import annotations
 import argparse
 import atexit
 import importlib.metadata
-import importlib.util
 import json
 import os
 import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from dataclasses import dataclass, field, fields
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from traceml_lite._errors import TargetError, TracemlLiteError, UsageError
 from traceml_lite.consumers import _lerobot_data
 from traceml_lite.consumers._torchvision import Declared, declare_missing_operators
+from traceml_lite.consumers.arguments import bind_arguments
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
@@ -32,8 +32,38 @@ if TYPE_CHECKING:
 # Folder inside the dataset for what Hugging Face derives from it (parquet as Arrow), so that nothing is
 # left in the user's home, the next pass starts faster, and removing the dataset removes it.
 CACHE_FOLDER = ".traceml-lite"
-# Batch, workers, prefetch and chunk of lerobot-train with ACT, which is what a user would compare with.
-BATCH_SIZE, NUM_WORKERS, PREFETCH_FACTOR, CHUNK = 8, 4, 2, 100
+
+
+def _option(default: Any, meaning: str) -> Any:
+    return field(default=default, metadata={"meaning": meaning})
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What ``-a name=value`` may set. The defaults are those of ``lerobot-train`` with ACT."""
+
+    batch_size: int = _option(8, "samples per batch")
+    num_workers: int = _option(4, "worker processes; 0 fetches in the consumer")
+    prefetch_factor: int = _option(2, "batches prefetched per worker")
+    in_order: bool = _option(True, "deliver in the sampler's order; false needs torch 2.6")
+    shuffle: bool = _option(True, "draw the samples at random")
+    batches: int = _option(0, "length of an epoch, repeating samples; 0: the data once")
+    chunk: int = _option(100, "actions per sample, ACT's chunk_size; 0: the frame alone")
+    access: Literal["as_installed", "select_columns"] = _option(
+        "as_installed", "as_installed, or select_columns: read one column at a time"
+    )
+    persistent_workers: bool = _option(False, "keep the workers between epochs")
+    start_method: Literal["fork", "spawn", "forkserver"] | None = _option(None, "how workers start")
+    pin_memory: bool = _option(False, "copy batches to pinned memory")
+    drop_last: bool = _option(False, "leave out a shorter last batch")
+
+    def __post_init__(self) -> None:
+        for name, least in _LEAST.items():
+            if (found := getattr(self, name)) < least:
+                raise UsageError(f"lerobot:ROOT: {name}={found}: expected at least {least}")
+
+
+_LEAST = {"batch_size": 1, "num_workers": 0, "prefetch_factor": 1, "batches": 0, "chunk": 0}
 
 
 def build(root: Path, arguments: Mapping[str, str], seed: int) -> DataLoader[Any]:
@@ -41,7 +71,7 @@ def build(root: Path, arguments: Mapping[str, str], seed: int) -> DataLoader[Any
 
     Args:
         root: The dataset's own folder, the one that holds ``meta/info.json``.
-        arguments: Options by name, as text; ``OPTIONS`` lists them with their defaults.
+        arguments: Options by name, as text; see `Options`.
         seed: Seed of the sampler and of the workers: the same seed gives the same batches.
 
     Returns:
@@ -51,8 +81,9 @@ def build(root: Path, arguments: Mapping[str, str], seed: int) -> DataLoader[Any
         TargetError: lerobot is not installed, or ``root`` holds no dataset that this version can read.
         UsageError: An unknown option, or a value that does not fit it.
     """
-    options = parse_options(arguments)
+    options = Options(**bind_arguments(Options, arguments, whose="lerobot:ROOT"))
     info = read_info(root)
+    _require_lerobot()
     prepare_environment(root)
     declare_missing_operators()
 
@@ -60,38 +91,37 @@ def build(root: Path, arguments: Mapping[str, str], seed: int) -> DataLoader[Any
     from lerobot.datasets.lerobot_dataset import LeRobotDataset
     from torch.utils.data import DataLoader, RandomSampler
 
-    chunk = options["chunk"]
     dataset = LeRobotDataset(
-        repo_id=f"local/{root.name}",
+        repo_id=f"local/{root.resolve().name}",
         root=root,
-        delta_timestamps=_action_chunk(info, chunk) if chunk else None,
+        delta_timestamps=_action_chunk(info, options.chunk),
     )
-    if options["access"] == "select_columns":
+    if options.access == "select_columns":
         use_column_views(dataset)
     # A spawned worker unpickles the dataset before any code of ours runs there, and that imports torchvision.
     ForkingPickler.register(LeRobotDataset, _reduce_with_operators)
 
     generator = torch.Generator().manual_seed(seed)
-    samples = options["batches"] * options["batch_size"] if options["batches"] else None
+    samples = options.batches * options.batch_size if options.batches else None
     sampler: Any
-    if options["shuffle"]:
+    if options.shuffle:
         sampler = RandomSampler(dataset, num_samples=samples, generator=generator)
     else:
         sampler = _Cycle(len(dataset), samples if samples is not None else len(dataset))
-    workers = options["num_workers"]
+    workers = options.num_workers
     return DataLoader(
         dataset,
-        batch_size=options["batch_size"],
+        batch_size=options.batch_size,
         sampler=sampler,
         num_workers=workers,
-        prefetch_factor=options["prefetch_factor"] if workers else None,
-        persistent_workers=options["persistent_workers"] and workers > 0,
-        multiprocessing_context=(options["start_method"] or None) if workers else None,
-        pin_memory=options["pin_memory"],
-        drop_last=options["drop_last"],
+        prefetch_factor=options.prefetch_factor if workers else None,
+        persistent_workers=options.persistent_workers and workers > 0,
+        multiprocessing_context=options.start_method if workers else None,
+        pin_memory=options.pin_memory,
+        drop_last=options.drop_last,
         generator=generator,
         # Not known to torch before 2.6, which is why it is passed only where it was asked for.
-        **({} if options["in_order"] else {"in_order": False}),
+        **({} if options.in_order else {"in_order": False}),
     )
 
 
@@ -99,10 +129,8 @@ def read_info(root: Path) -> dict[str, Any]:
     """``meta/info.json`` of the dataset in ``root``.
 
     Raises:
-        TargetError: lerobot is not installed, or there is no dataset here that it can read.
+        TargetError: There is no dataset here that lerobot can read.
     """
-    if importlib.util.find_spec("lerobot") is None:
-        raise TargetError("lerobot is not installed. Install it with: pip install 'traceml-lite[lerobot]'")
     path = root / "meta" / "info.json"
     hint = f"Make one offline with: python -m traceml_lite.consumers.lerobot make {root}"
     if not path.is_file():
@@ -124,6 +152,11 @@ def read_info(root: Path) -> dict[str, Any]:
     if not any((root / "data").glob("*/*.parquet")):
         raise TargetError(f"lerobot:{root}: expected data/chunk-*/file-*.parquet, found none. {hint}-new")
     return info
+
+
+def _require_lerobot() -> None:
+    if _version("lerobot") is None:
+        raise TargetError("lerobot is not installed. Install it with: pip install 'traceml-lite[lerobot]'")
 
 
 def prepare_environment(root: Path) -> None:
@@ -150,16 +183,17 @@ def _remove_if_owner(folder: str, pid: int) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _version(package: str) -> str:
+def _version(package: str) -> str | None:
+    """Version of an installed distribution; a folder that happens to have its name is none."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
-        return "unknown"
+        return None
 
 
 def _action_chunk(info: Mapping[str, Any], chunk: int) -> dict[str, list[float]] | None:
     """ACT's request: the action now and at the next ``chunk`` - 1 frames, as offsets in seconds."""
-    if "action" not in info["features"]:
+    if not chunk or "action" not in info["features"]:
         return None
     return {"action": [i / info["fps"] for i in range(chunk)]}
 
@@ -236,70 +270,6 @@ def _rebuild(declared: Declared, make: Callable[..., Any], arguments: tuple[Any,
     return make(*arguments)
 
 
-def _flag(text: str) -> bool:
-    if text.lower() in {"1", "true", "yes"}:
-        return True
-    if text.lower() in {"0", "false", "no"}:
-        return False
-    raise ValueError("expected true or false")
-
-
-def _count(text: str, least: int) -> int:
-    if (number := int(text)) < least:
-        raise ValueError(f"expected at least {least}")
-    return number
-
-
-def _one_of(text: str, allowed: tuple[str, ...]) -> str:
-    if text not in allowed:
-        raise ValueError(f"expected one of {', '.join(allowed)}")
-    return text
-
-
-_at_least_0, _at_least_1 = partial(_count, least=0), partial(_count, least=1)
-
-# Name to (default, reader of its text, meaning). The order is that of --help.
-OPTIONS: dict[str, tuple[Any, Callable[[str], Any], str]] = {
-    "batch_size": (BATCH_SIZE, _at_least_1, "samples per batch"),
-    "num_workers": (NUM_WORKERS, _at_least_0, "worker processes; 0 fetches in the consumer"),
-    "prefetch_factor": (PREFETCH_FACTOR, _at_least_1, "batches prefetched per worker"),
-    "in_order": (True, _flag, "deliver in the sampler's order (false needs torch 2.6)"),
-    "shuffle": (True, _flag, "draw the samples at random, as lerobot-train does"),
-    "batches": (0, _at_least_0, "length of an epoch in batches, repeating samples; 0 is the data once"),
-    "chunk": (CHUNK, _at_least_0, "actions per sample (ACT's chunk_size); 0 asks for the frame alone"),
-    "access": (
-        "as_installed",
-        partial(_one_of, allowed=("as_installed", "select_columns")),
-        "how columns are read: as_installed, or select_columns, a view per column",
-    ),
-    "persistent_workers": (False, _flag, "keep the workers between epochs"),
-    "start_method": (
-        "",
-        partial(_one_of, allowed=("fork", "spawn", "forkserver")),
-        "how workers start; torch's default if not given",
-    ),
-    "pin_memory": (False, _flag, "copy batches to pinned memory"),
-    "drop_last": (False, _flag, "leave out a shorter last batch"),
-}
-
-
-def parse_options(arguments: Mapping[str, str]) -> dict[str, Any]:
-    """Every option of ``OPTIONS`` with its value, read from ``arguments`` or its default.
-
-    Raises:
-        UsageError: An unknown name, or a value that does not fit.
-    """
-    if unknown := sorted(set(arguments) - set(OPTIONS)):
-        raise UsageError(f"lerobot: unknown option {', '.join(unknown)}; known are {', '.join(OPTIONS)}")
-    options = {name: default for name, (default, _, _) in OPTIONS.items()}
-    for name, text in arguments.items():
-        try:
-            options[name] = OPTIONS[name][1](str(text))
-        except ValueError as error:
-            raise UsageError(f"lerobot: {name}={text}: {error}. It means: {OPTIONS[name][2]}.") from error
-    return options
-
-
 def make(root: Path, **sizes: int) -> Path:
     """Make a dataset offline in ``root``; see `_lerobot_data.make_dataset` for the sizes.
 
@@ -307,9 +277,9 @@ def make(root: Path, **sizes: int) -> Path:
         TargetError: lerobot is not installed, or ``root`` exists.
         UsageError: A size out of range.
     """
-    if importlib.util.find_spec("lerobot") is None:
-        raise TargetError("lerobot is not installed. Install it with: pip install 'traceml-lite[lerobot]'")
+    _require_lerobot()
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
     declare_missing_operators()
     return _lerobot_data.make_dataset(root, **sizes)
 
@@ -319,9 +289,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m traceml_lite.consumers.lerobot",
         description="Make data for the target lerobot:ROOT, offline.",
-        epilog="options of lerobot:ROOT, each given as name=value\n"
+        epilog="options of lerobot:ROOT, each given as -a name=value:\n"
         + "\n".join(
-            f"  {name:<19} {text} (default: {d or 'not set'})" for name, (d, _, text) in OPTIONS.items()
+            f"  {f.name:<19} {f.metadata['meaning']} (default: {f.default})" for f in fields(Options)
         ),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
