@@ -279,7 +279,6 @@ def make(root: Path, **sizes: int) -> Path:
     """
     _require_lerobot()
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
     declare_missing_operators()
     return _lerobot_data.make_dataset(root, **sizes)
 
