@@ -44,7 +44,8 @@ def parse_consumer(text: str) -> Consumer:
         text: ``none`` asks for the next batch at once. ``paced:20ms`` sleeps after each batch, which is what
             a step on an accelerator means to the loader; ``paced:5ms-15ms`` sleeps a random time in that
             range, the same in every run. ``busy:20ms`` takes that much CPU time, as a
-            step on the CPU does. ``replay`` or ``replay:OTHER`` takes batches from memory instead of the loader.
+            step on the CPU does. ``replay`` or ``replay:OTHER`` takes batches
+            from memory instead of the loader.
 
     Raises:
         UsageError: No consumer has this name, or its duration is not one.

@@ -177,7 +177,7 @@ class SmallTensors(Samples):
 class SlowToUnpickle(Steady):
     """A dataset whose state takes long to pickle and to unpickle: millions of small objects."""
 
-    objects: int = 400_000
+    objects: int = 250_000
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "state": [(k, str(k)) for k in range(self.objects)]}
@@ -273,7 +273,7 @@ def _delivery(seed: int, fields: int = 48) -> Parts:
     return Parts(SmallTensors(fields=fields))
 
 
-def _start(seed: int, fetch_ms: float = 8.0, objects: int = 400_000) -> Parts:
+def _start(seed: int, fetch_ms: float = 8.0, objects: int = 250_000) -> Parts:
     return Parts(SlowToUnpickle(fetch_ms=fetch_ms, objects=objects), {"multiprocessing_context": "spawn"})
 
 
@@ -373,11 +373,11 @@ def _all() -> Iterator[Demo]:
     )
     yield _demo(
         "start",
-        "Spawned workers that unpickle a large dataset before their first fetch.",
+        "A spawned worker imports torch and unpickles a large dataset before its first fetch.",
         "start_up",
         _start,
-        num_workers_default=2,
-        deliveries_default=100,
+        num_workers_default=1,
+        deliveries_default=80,
     )
     yield _demo(
         "consumer",
@@ -404,7 +404,7 @@ def _all() -> Iterator[Demo]:
         _neighbours,
         num_workers_default=2,
         consumer_default="paced:5ms",
-        deliveries_default=120,
+        deliveries_default=80,
     )
 
 

@@ -89,10 +89,10 @@ class Demo:
         if merged["batch_size"] is None:
             merged.pop("drop_last", None)
         try:
-            with warnings.catch_warnings():
-                # Some demos are about too many workers; torch's advice against them would be noise.
-                warnings.filterwarnings("ignore", message="This DataLoader will create")
-                return DataLoader(parts.dataset, **merged)
+            # Some demos are about too many workers. torch advises against them here and again at each
+            # iter(), so the filter has to stay.
+            warnings.filterwarnings("ignore", message="This DataLoader will create")
+            return DataLoader(parts.dataset, **merged)
         except (ValueError, TypeError) as error:
             raise UsageError(f"demo {self.name}: the DataLoader refuses these options: {error}") from error
 

@@ -109,7 +109,7 @@ class StartUp(Samples):
     """Each worker opens its files at its first fetch."""
 
     fetch_ms: float = 20.0
-    first_ms: float = 800.0
+    first_ms: float = 1500.0
     opened: bool = field(default=False, init=False)
 
     def _work(self, indices: Sequence[int]) -> None:
@@ -122,7 +122,7 @@ class Drift(Samples):
     """Each fetch of a worker is a little slower than the one before, as with a list that is searched."""
 
     fetch_ms: float = 5.0
-    growth_ms: float = 0.5
+    growth_ms: float = 0.15
     fetches: int = field(default=0, init=False)
 
     def _work(self, indices: Sequence[int]) -> None:
@@ -141,7 +141,7 @@ class SlowStart:
         sleep_ms(self.start_ms)
 
 
-def _healthy(seed: int, fetch_ms: float = 20.0, spread: float = 0.1) -> Parts:
+def _healthy(seed: int, fetch_ms: float = 60.0, spread: float = 0.1) -> Parts:
     return Parts(Steady(fetch_ms=fetch_ms, spread=spread, seed=seed))
 
 
@@ -182,7 +182,7 @@ def _epoch_boundary(
     return Parts(dataset, {"worker_init_fn": SlowStart(start_ms)})
 
 
-def _start_up(seed: int, fetch_ms: float = 20.0, first_ms: float = 800.0) -> Parts:
+def _start_up(seed: int, fetch_ms: float = 20.0, first_ms: float = 1500.0) -> Parts:
     return Parts(StartUp(fetch_ms=fetch_ms, first_ms=first_ms))
 
 
@@ -193,7 +193,7 @@ def _shard_starvation(seed: int, fetch_ms: float = 20.0, small_shard_samples: in
     return Parts(Shards(sizes=sizes, sample_ms=fetch_ms / 4))
 
 
-def _drift(seed: int, fetch_ms: float = 5.0, growth_ms: float = 0.5) -> Parts:
+def _drift(seed: int, fetch_ms: float = 5.0, growth_ms: float = 0.15) -> Parts:
     return Parts(Drift(fetch_ms=fetch_ms, growth_ms=growth_ms))
 
 
@@ -202,7 +202,14 @@ def _demo(name: str, text: str, shape: str, make: Any, **rest: Any) -> Demo:
 
 
 SHAPE_DEMOS: tuple[Demo, ...] = (
-    _demo("healthy", "Four workers keep up with the consumer.", "none", _healthy),
+    _demo(
+        "healthy",
+        "Four workers keep up with the consumer.",
+        "none",
+        _healthy,
+        consumer_default="paced:40ms",
+        deliveries_default=150,
+    ),
     _demo(
         "uniform",
         "One worker, slower than the consumer: every wait is alike.",
@@ -263,6 +270,8 @@ SHAPE_DEMOS: tuple[Demo, ...] = (
         "The first fetch of each worker opens files, later ones do not.",
         "start_up",
         _start_up,
+        consumer_default="paced:20ms",
+        deliveries_default=150,
     ),
     _demo(
         "shard-starvation",
@@ -276,6 +285,6 @@ SHAPE_DEMOS: tuple[Demo, ...] = (
         "Each fetch is a little slower than the one before.",
         "drift",
         _drift,
-        num_workers_default=2,
+        num_workers_default=1,
     ),
 )
