@@ -100,6 +100,7 @@ class Stalls:
     threshold_source: str
     """``"automatic"`` or ``"given"``."""
     n: int
+    """In a sampled trace what the kept ones stand for; likewise ``deliveries``."""
     deliveries: int
     n_warm_up: int
     """Stalls within the first W·F deliveries of an epoch."""
