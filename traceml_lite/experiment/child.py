@@ -23,6 +23,7 @@ import numpy as np
 
 from traceml_lite._errors import TracemlLiteError
 from traceml_lite.experiment.atomic import write_json
+from traceml_lite.experiment.control import CEILING_BATCHES
 from traceml_lite.experiment.script import run_as_main
 
 RESULT = "result.json"
@@ -90,6 +91,7 @@ def run_pass(spec: Spec) -> dict[str, Any]:
         seed=spec.seed,
         control=spec.control,
         shift_ns=spec.shift_ns,
+        cached_batches=CEILING_BATCHES,
         endless=spec.endless,
         repeat_after=spec.repeat_after,
         opened=opened,

@@ -22,6 +22,10 @@ IN_ORDER_DELIVERIES_PER_WORKER = 50
 STAGGER_MIN_DELIVERIES = 64
 STAGGER_DELIVERIES_PER_WORKER = 16
 
+# Batches that the ceiling control fetches for real before it replays them. More than one, so that a step
+# whose length depends on the batch keeps its variety; few, so that they fit in memory.
+CEILING_BATCHES = 8
+
 
 @dataclass(frozen=True, slots=True)
 class Control:

@@ -115,7 +115,9 @@ class PlannedPass:
     arm: str
     """Name of the arm within its block."""
     round: int
-    """Which time through the block's arms, from 0; odd rounds go the other way."""
+    """Which time through the block's arms, from 0."""
+    forward: bool
+    """Whether this round takes the arms in the order in which they were given."""
     condition: Setting
     workers: int
     deliveries: int
@@ -369,6 +371,7 @@ def _block(block: str, arms: Sequence[_Arm], request: Request) -> list[PlannedPa
                     block=block,
                     arm=arm.name,
                     round=turn,
+                    forward=forward,
                     condition=arm.condition,
                     workers=arm.workers,
                     deliveries=arm.deliveries,

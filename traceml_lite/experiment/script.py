@@ -43,7 +43,8 @@ def run_as_main(target: str, arguments: Sequence[str], *, module: bool = False) 
         )
         sys.argv = [str(spec.origin), *arguments]
     else:
-        path = find_script(target)
+        # Absolute, as Python has it for __main__ since 3.9.
+        path = find_script(target).absolute()
         # Inheriting this file's own __future__ imports would change what the script means.
         code = compile(path.read_bytes(), str(path), "exec", dont_inherit=True)
         loader = SourceFileLoader("__main__", str(path))

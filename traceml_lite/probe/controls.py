@@ -19,10 +19,6 @@ import torch
 from traceml_lite.probe.files import OpenedFiles
 from traceml_lite.probe.hooks import passes
 
-# Batches that the ceiling control fetches for real before it replays them. More than one, so that a step
-# whose length depends on the batch keeps its variety; few, so that they fit in memory.
-CEILING_BATCHES = 8
-
 # What libraries read when they start their thread pools.
 THREAD_VARIABLES = (
     "OMP_NUM_THREADS",

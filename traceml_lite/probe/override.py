@@ -58,6 +58,8 @@ class Overrides:
     control: str | None = None
     shift_ns: int = 0
     """For ``stagger``: the period over which the workers' starts are spread."""
+    cached_batches: int = 1
+    """For ``ceiling``: batches to fetch for real before they are replayed."""
     endless: bool = False
     """Begin the sampler again where it ends, so that no epoch boundary falls into the pass."""
     repeat_after: int | None = None
@@ -304,7 +306,7 @@ def installed(overrides: Overrides) -> Iterator[Session]:
     undo = [_override_construction(kind, session) for kind in _loader_classes()]
     undo.append(passes.watch_iterators(session.watch))
     if overrides.control == "ceiling":
-        undo.append(controls.replay_after(controls.CEILING_BATCHES, session.is_chosen_dataset))
+        undo.append(controls.replay_after(overrides.cached_batches, session.is_chosen_dataset))
     elif overrides.control == "trivial":
         undo.append(controls.ZEROS.install())
     try:

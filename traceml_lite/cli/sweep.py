@@ -1,0 +1,75 @@
+"""``traceml-lite sweep``: controlled passes in fresh processes, both directions, and the law of the gap."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from traceml_lite.cli._experiment import (
+    ProgressLine,
+    experiment_options,
+    make_request,
+    parse_duration_s,
+)
+from traceml_lite.experiment import sweep as experiment
+from traceml_lite.experiment.control import CONTROLS
+from traceml_lite.experiment.runner import Limits
+from traceml_lite.report import sweep as report
+
+_CONTROLS = "\n".join(f"  {control.name:<11} {control.reason}" for control in CONTROLS.values())
+
+
+@click.command(
+    context_settings={"ignore_unknown_options": False},
+    epilog="\b\nControls:\n" + _CONTROLS,
+)
+@experiment_options
+@click.option(
+    "-s",
+    "settings",
+    multiple=True,
+    metavar="NAME=V1,V2",
+    help="Option of the loader to vary, e.g. num_workers=0,1,2,4; arg.NAME for an argument of the factory, "
+    "env.NAME for an environment variable.",
+)
+@click.option(
+    "--control", "controls", multiple=True, metavar="NAME", help="Add the arm of a control (below)."
+)
+@click.option(
+    "--repeats", default=1, show_default=True, type=click.IntRange(1), help="Times through both directions."
+)
+@click.option("--one-direction", is_flag=True, help="Run the conditions once, in the order given.")
+@click.option("--allow-different", is_flag=True, help="Compare arms that saw other indices, and name it.")
+def command(
+    target: str,
+    out: str | None,
+    budget: str | None,
+    timeout: str | None,
+    allow_different: bool,
+    **asked: Any,
+) -> int:
+    r"""Vary one cheap parameter with everything else held fixed, and say which law the stalls follow.
+
+    TARGET is a script (its DataLoader's options are overridden as it is constructed, the script is not
+    edited; its own arguments follow after --), file.py:factory, package.module:factory, lerobot:ROOT or
+    demo:NAME. The same command again goes on where it was cut off.
+
+    \b
+    traceml-lite sweep train.py -s num_workers=0,1,2,4
+    traceml-lite sweep demo:slow-worker -s num_workers=1,2,4 --control in_order
+    """
+    request = make_request(target, **asked)
+    folder = Path(out) if out else experiment.default_folder(request)
+    limits = Limits(parse_duration_s(budget, "--budget"), parse_duration_s(timeout, "--timeout"))
+    with ProgressLine() as line:
+        result = experiment.run_sweep(
+            request, folder, limits, say=line.say, progress=line.show, allow_different=allow_different
+        )
+    for text in report.render_sweep(result):
+        click.echo(text)
+    click.echo(f"\nKept in {folder}; again with: traceml-lite show {folder}", err=True)
+    if result.refused:
+        return 1
+    return 124 if any(one.status.value == "timeout" for one in result.passes) else 0
