@@ -88,7 +88,7 @@ class ClockFit:
     deviation: float
     """Root mean square distance from the regular times, as a share of the period."""
     p_value: float
-    """Chance that events at random times, no closer than the closest pair, are as regular."""
+    """Chance that events at random times are as regular."""
     events: int
     cycles: int
     """Periods between the first and the last event."""
@@ -130,23 +130,32 @@ def _log_likelihood(hits: NDArray[np.float64], places: NDArray[np.float64]) -> N
     return result
 
 
-def _phase_places(period: int, first: int, total: int) -> NDArray[np.int64]:
-    """How many of the places first .. first+total-1 lie on each residue."""
-    places = np.full(period, total // period, dtype=np.int64)
-    places[(first + np.arange(total % period)) % period] += 1
+def _restarts(restarts: NDArray[np.int64] | None) -> NDArray[np.int64]:
+    return np.zeros(1, dtype=np.int64) if restarts is None else np.asarray(restarts, dtype=np.int64)
+
+
+def _phase_places(period: int, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """How many places lie on each residue, when counting starts at 0 in every stretch."""
+    rests = np.bincount(lengths % period, minlength=period)
+    places: NDArray[np.int64] = rests.sum() - np.cumsum(rests) + (lengths // period).sum()
     return places
 
 
 def fit_period(
-    events: NDArray[np.int64], total: int, period: int, first: int = 0, tried: int = 1
+    events: NDArray[np.int64],
+    total: int,
+    period: int,
+    restarts: NDArray[np.int64] | None = None,
+    tried: int = 1,
 ) -> PeriodFit:
     """Fold the events at one planned period and test the best phase.
 
     Args:
-        events: Places of the events, distinct, in ``[first, first + total)``.
+        events: Places of the events, distinct, ascending, in ``[0, total)``.
         total: Number of places.
         period: Batches, at least 2.
-        first: Number of the first place.
+        restarts: Places where counting starts again at 0 (epochs), ascending, the first one 0; default
+            only there.
         tried: How many periods are being tried in all (a Bonferroni factor).
 
     Returns:
@@ -160,8 +169,26 @@ def fit_period(
     count = int(events.size)
     if count == 0 or count == total:
         return PeriodFit(period, 0, 1.0 / period, count / max(total, 1), 0.0, 1.0, 1.0, tried, count, total)
-    hits = np.bincount(np.asarray(events) % period, minlength=period).astype(np.float64)
-    places = _phase_places(period, first, total).astype(np.float64)
+    starts = _restarts(restarts)
+    since = events - starts[np.searchsorted(starts, events, side="right") - 1] if starts.size > 1 else events
+    return fit_phases(
+        np.bincount(since % period, minlength=period),
+        _phase_places(period, np.diff(np.append(starts, total))),
+        period,
+        tried,
+    )
+
+
+def fit_phases(
+    events_by_phase: NDArray[np.int64], places_by_phase: NDArray[np.int64], period: int, tried: int = 1
+) -> PeriodFit:
+    """The best phase, given how many events and how many places lie on each; see ``fit_period``.
+
+    ``events_by_phase`` and ``places_by_phase`` have one entry per phase. Any grouping of places will do,
+    e.g. one phase per worker.
+    """
+    hits, places = events_by_phase.astype(np.float64), places_by_phase.astype(np.float64)
+    count, total = int(hits.sum()), int(places.sum())
     apart = (
         _log_likelihood(hits, places)
         + _log_likelihood(count - hits, total - places)
@@ -171,14 +198,13 @@ def fit_period(
     apart[hits * total <= places * count] = 0.0
     phase = int(np.argmax(apart))
     chance = 0.0
-    for size in np.unique(places):
-        same = int(np.count_nonzero(places == size))
-        chance += same * tail_probability(int(hits[phase]), int(size), count, total)
+    for size, same in zip(*np.unique(places, return_counts=True), strict=True):
+        chance += int(same) * tail_probability(int(hits[phase]), int(size), count, total)
     chance = min(1.0, chance)
     return PeriodFit(
         period=period,
         phase=phase,
-        on_phase=float(hits[phase] / count),
+        on_phase=float(hits[phase] / count) if count else 0.0,
         recall=float(hits[phase] / places[phase]) if places[phase] else 0.0,
         log_ratio=float(apart[phase]),
         p_value=chance,
@@ -204,11 +230,11 @@ def pair_counts(mask: NDArray[np.bool_], max_lag: int) -> NDArray[np.float64]:
     return result
 
 
-def _candidates(events: NDArray[np.int64], total: int, first: int, longest: int) -> NDArray[np.int64]:
+def _candidates(events: NDArray[np.int64], total: int, longest: int) -> NDArray[np.int64]:
     if total <= DIRECT_SCAN_SIZE:
         return np.arange(2, longest + 1)
     mask = np.zeros(total, dtype=np.bool_)
-    mask[events - first] = True
+    mask[events] = True
     pairs = pair_counts(mask, longest)[2:]
     expected = events.size**2 / total
     excess = (pairs - expected) / np.sqrt(expected + 1.0)
@@ -216,14 +242,17 @@ def _candidates(events: NDArray[np.int64], total: int, first: int, longest: int)
 
 
 def scan_periods(
-    events: NDArray[np.int64], total: int, first: int = 0, longest: int | None = None
+    events: NDArray[np.int64],
+    total: int,
+    restarts: NDArray[np.int64] | None = None,
+    longest: int | None = None,
 ) -> PeriodFit | None:
     """The period that explains the events best, corrected for all periods that could have won.
 
     Args:
-        events: Places of the events, distinct, in ``[first, first + total)``.
+        events: Places of the events, distinct, ascending, in ``[0, total)``.
         total: Number of places.
-        first: Number of the first place.
+        restarts: See ``fit_period``.
         longest: Longest period to try; default and limit: seen three times, at most 1024 batches.
 
     Returns:
@@ -237,23 +266,22 @@ def scan_periods(
         return None
     tried = longest - 1
     best: PeriodFit | None = None
-    for period in _candidates(np.asarray(events), total, first, longest):
-        fit = fit_period(events, total, int(period), first, tried)
+    for period in _candidates(events, total, longest):
+        fit = fit_period(events, total, int(period), restarts, tried)
         if best is None or fit.log_ratio > best.log_ratio + 1e-9:
             best = fit
     return best
 
 
-def recurrence(events: NDArray[np.int64], total: int, period: int, first: int = 0) -> float:
+def recurrence(events: NDArray[np.int64], total: int, period: int) -> float:
     """Chance of an event one period after an event: survives slips of the phase, unlike the fold.
 
     Returns:
         A share in ``[0, 1]``; nan when no event has a place one period later.
     """
     mask = np.zeros(total + period, dtype=np.bool_)
-    at = np.asarray(events) - first
-    mask[at] = True
-    open_ended = at[at + period < total]
+    mask[events] = True
+    open_ended = events[events + period < total]
     return float(mask[open_ended + period].mean()) if open_ended.size else float("nan")
 
 
@@ -285,7 +313,7 @@ def cadence_by_window(
         if stop - start < 2 * period:
             continue
         inside = ordered[np.searchsorted(ordered, start) : np.searchsorted(ordered, stop)]
-        fit = fit_period(inside, stop - start, period, start) if inside.size else None
+        fit = fit_period(inside - start, stop - start, period) if inside.size else None
         windows.append(
             WindowCadence(
                 start=start,
@@ -302,8 +330,8 @@ def cadence_by_window(
 def _regularity(times: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Best period of each row of ascending times and its relative deviation.
 
-    The period is sought between 0.4 and 1.1 of the shortest usual gap, so that an unseen event now and
-    then does no harm; each candidate is refined by regression on the numbers of the events it implies.
+    Candidates are the lower quartile of the gaps, its half and its third, so that an event unseen now and
+    then does no harm; each is refined by regression on the numbers of the events it implies.
     """
     gaps = np.diff(times, axis=1)
     base = np.quantile(gaps, 0.25, axis=1)
@@ -328,32 +356,32 @@ def _regularity(times: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArra
     return best_period, best_dev
 
 
-def fit_clock(times_ns: NDArray[np.int64], seed: int = 0, draws: int = CLOCK_DRAWS) -> ClockFit | None:
-    """Fit a fixed time between events and test it against random gaps with the same shortest gap.
+def fit_clock(
+    times_ns: NDArray[np.int64], closest_ns: float = 0.0, seed: int = 0, draws: int = CLOCK_DRAWS
+) -> ClockFit | None:
+    """Fit a fixed time between events and test it against events at random times.
 
     Args:
         times_ns: Times of the events, shape ``(m,)``, nanoseconds, ascending.
+        closest_ns: Events cannot be closer than this for other reasons (a full queue must first run
+            empty; a slow fetch must end), so that random ones would be no closer either.
         seed: Of the Monte-Carlo null.
         draws: Null runs; the smallest p-value is ``1 / (draws + 1)``.
 
     Returns:
         The fit, or None with fewer than four events or events at one time.
 
-    The null: gaps are the shortest gap plus exponential excess with the mean of the observed excess, which
-    is what memoryless stalls behind a queue that must first run empty look like.
+    The null: gaps are the closest distance plus an exponential excess, with the mean of the observed gaps.
     """
     times = np.asarray(times_ns, dtype=np.float64)[:MAX_CLOCK_EVENTS]
     if times.size < MIN_CLOCK_EVENTS or times[-1] <= times[0]:
         return None
     period, deviation = _regularity(times[None, :] - times[0])
     gaps = np.diff(times)
-    shortest = float(gaps.min())
-    excess = max(float(gaps.mean()) - shortest, 1e-9)
-    # With m gaps the smallest of them overstates the refractory time by excess / m.
-    shortest = max(0.0, shortest - excess / gaps.size)
-    excess = max(float(gaps.mean()) - shortest, 1e-9)
+    closest = min(max(closest_ns, 0.0), float(gaps.min()))
+    excess = max(float(gaps.mean()) - closest, 1e-9)
     random = np.random.default_rng(seed)
-    null_gaps = shortest + random.exponential(excess, size=(draws, gaps.size))
+    null_gaps = closest + random.exponential(excess, size=(draws, gaps.size))
     null_times = np.concatenate([np.zeros((draws, 1)), np.cumsum(null_gaps, axis=1)], axis=1)
     _, null = _regularity(null_times)
     cycles = round((times[-1] - times[0]) / period[0])

@@ -1,0 +1,235 @@
+"""The numbers that the shape functions weigh, each computed once per run.
+
+Loads, shares, growth and recurrence; no thresholds and no names of mechanisms here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from traceml_lite.diagnose.shapes.features import Features, Int, Mask
+from traceml_lite.diagnose.shapes.patterns import Pattern, fetch_pattern, wait_pattern
+from traceml_lite.stats.cadence import recurrence, tail_probability
+from traceml_lite.stats.drift import trend
+from traceml_lite.stats.tails import STALL_FLOOR_STEPS, WAIT_FLOOR_NS
+
+# Rounds needed before growth is read round by round; shorter runs compare each delivery with the one a
+# round before.
+MIN_ROUNDS = 8
+# Growth by pairs needs this many pairs in which anybody waited.
+MIN_PAIRS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """How a series moves over the run."""
+
+    order: float
+    """Rank correlation with time, or (by pairs) the share of growing pairs scaled to [-1, 1]."""
+    p_value: float
+    factor: float
+    """End over beginning."""
+    separation: float
+    """Chance that a value after the best split exceeds one before it: 0.5 no change, 1 a clean jump."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSpread:
+    """How the workers' fetch times differ from each other."""
+
+    slowest: int
+    ratio: float
+    """Median fetch of the slowest worker over the median of the others' fetches."""
+    consistency: float
+    """Share of the slowest worker's fetches that exceed nine tenths of the others'."""
+    rivals: float
+    """Median of the second slowest worker over the median of the remaining ones; 1 with two workers."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Measures:
+    """Everything the shape functions look at."""
+
+    features: Features
+    fetch: Pattern | None
+    wait: Pattern
+    load: float
+    """Usual fetch time over workers times step: above 1 the pool cannot keep up. nan without fetch times."""
+    steady_share: float
+    """Waiting as a share of the time, first rounds of every epoch left out."""
+    late_share: float
+    """The same behind everything that was dispatched before the first ask; nan if too little is left."""
+    start_share: float
+    """Waiting in the first ``fill`` deliveries of the run as a share of the run's time."""
+    start_excess: float
+    """The longest of these waits over what one usual fetch would explain (a pool in step waits once)."""
+    epoch_share: float
+    """Share of all waiting behind the first round of the run that stands at the starts of later epochs."""
+    epoch_wait_steps: float
+    """Median wait at these starts, in steps."""
+    epoch_time_share: float
+    """That waiting as a share of the run's time."""
+    low_wait_steps: float
+    """Lower decile of the steady waits, in steps."""
+    wait_ratio: float
+    """Upper over lower decile of the steady waits."""
+    waited: Mask
+    """Steady deliveries whose wait was more than the price of a queue get."""
+    waited_share: float
+    recurrence: float
+    """Chance that the delivery one round after a waited one is waited for, too; nan without workers."""
+    recurrence_p: float
+    """Chance of that if waits fell at random."""
+    fetch_growth: Growth | None
+    wait_growth: Growth | None
+    spread: WorkerSpread | None
+    heavy_time: float
+    """Share of all fetch time spent in the slowest tenth of fetches; nan without fetch times."""
+
+
+def _separation(values: np.ndarray, at: int) -> float:
+    before, after = np.sort(values[:at]), values[at:]
+    if not before.size or not after.size:
+        return 0.5
+    lower = np.searchsorted(before, after, side="left")
+    upper = np.searchsorted(before, after, side="right")
+    return float((lower + upper).mean() / (2 * before.size))
+
+
+def _series_growth(values: Int, block: int) -> Growth | None:
+    block = max(1, min(block, values.size // MIN_ROUNDS))
+    fit = trend(values, block)
+    if fit is None:
+        return None
+    separation = 0.5
+    stride = max(1, values.size // 2000)
+    thin = values[::stride]
+    for share in (0.35, 0.5, 0.65):
+        separation = max(separation, _separation(thin, int(share * thin.size)))
+    return Growth(fit.spearman, fit.p_value, fit.growth, separation)
+
+
+def _wait_growth(features: Features, waited: Mask) -> Growth | None:
+    """Growth of the waiting per round, or by pairs one round apart in a run of few rounds."""
+    first, size = features.first_round, features.round
+    waits = features.wait_ns[first:].astype(np.float64)
+    if waits.size // size >= MIN_ROUNDS:
+        rounds = waits[: waits.size // size * size].reshape(-1, size).sum(axis=1)
+        fit = trend(rounds)
+        if fit is None:
+            return None
+        third = max(1, rounds.size // 3)
+        begin, end = float(rounds[:third].mean()), float(rounds[-third:].mean())
+        half = _separation(rounds, rounds.size // 2)
+        return Growth(fit.spearman, fit.p_value, end / begin if begin > 0 else float("inf"), half)
+    if waits.size <= size:
+        return None
+    early, late = waits[:-size], waits[size:]
+    used = waited[first:][:-size] | waited[first:][size:]
+    count = int(used.sum())
+    if count < MIN_PAIRS:
+        return None
+    up = int((late[used] > early[used]).sum())
+    begin, end = float(early[used].sum()), float(late[used].sum())
+    p_value = min(1.0, 2.0 * tail_probability(max(up, count - up), count, 50_000, 100_000))
+    return Growth(2.0 * up / count - 1.0, p_value, end / begin if begin > 0 else float("inf"), up / count)
+
+
+def _spread(features: Features) -> WorkerSpread | None:
+    fetches = features.fetches
+    workers = features.workers or 0
+    if fetches is None or workers < 2 or not (fetches.worker >= 0).all():
+        return None
+    medians = np.full(workers, -1.0)
+    for worker in range(workers):
+        own = fetches.ns[fetches.worker == worker]
+        if own.size >= 2:
+            medians[worker] = np.median(own)
+    if np.count_nonzero(medians >= 0) < 2:
+        return None
+    slowest = int(np.argmax(medians))
+    own, others = fetches.ns[fetches.worker == slowest], fetches.ns[fetches.worker != slowest]
+    rest = np.sort(medians[(medians >= 0) & (np.arange(workers) != slowest)])
+    usual = float(np.median(others))
+    return WorkerSpread(
+        slowest=slowest,
+        ratio=float(medians[slowest]) / max(usual, 1.0),
+        consistency=float((own > np.quantile(others, 0.9)).mean()),
+        rivals=float(rest[-1] / max(np.median(rest[:-1]), 1.0)) if rest.size > 1 else 1.0,
+    )
+
+
+def measure(features: Features) -> Measures:
+    """All numbers of one run."""
+    fetch, wait = fetch_pattern(features), wait_pattern(features)
+    waits, steady, n = features.wait_ns, features.steady, features.n
+    step = features.step_median_ns
+    size = features.round
+    floor = max(WAIT_FLOOR_NS, STALL_FLOOR_STEPS * step if step > 0 else 0.0)
+    waited = steady & (waits > floor)
+
+    load = float("nan")
+    usual = step * size if step > 0 else float("nan")
+    if fetch is not None and features.fetches is not None:
+        own = features.fetches.ns
+        base = own[~fetch.mask] if not fetch.mask.all() else own
+        usual = float(np.median(base))
+        load = usual / (size * step) if step > 0 else float("inf")
+
+    later = features.in_epoch >= features.fill
+    enough = np.count_nonzero(later) >= max(4, n // 5)
+    head = min(features.fill, n)
+    total = features.total_ns
+    start_excess = float(waits[:head].max()) / usual if usual > 0 else float("inf")
+
+    epoch_share = epoch_wait = epoch_time = 0.0
+    starts = features.epoch_starts[1:]
+    if starts.size:
+        sums = np.concatenate([[0.0], np.cumsum(waits, dtype=np.float64)])
+        at_start = sums[np.minimum(starts + features.first_round, n)] - sums[starts]
+        all_waits = float(sums[-1] - sums[min(features.first_round, n)])
+        epoch_share = float(at_start.sum() / all_waits) if all_waits > 0 else 0.0
+        epoch_wait = float(np.median(at_start)) / step if step > 0 else float("inf")
+        epoch_time = float(at_start.sum()) / total if total > 0 else 0.0
+
+    low, high = np.quantile(waits[steady], [0.1, 0.9]) if steady.any() else (0.0, 0.0)
+    share = float(waited.sum() / max(1, steady.sum()))
+    again, again_p = float("nan"), 1.0
+    places = np.flatnonzero(waited)
+    if size >= 2 and places.size >= 3 and n > 2 * size:
+        again = recurrence(places, n, size)
+        open_ended = int((places + size < n).sum())
+        if open_ended:
+            again_p = tail_probability(round(again * open_ended), open_ended, round(share * n), n)
+    heavy_time = float("nan")
+    fetch_growth = None
+    if features.fetches is not None:
+        own = features.fetches.ns
+        count = max(1, own.size // 10)
+        heavy_time = float(np.partition(own, own.size - count)[-count:].sum() / max(1, own.sum()))
+        fetch_growth = _series_growth(own, size)
+    return Measures(
+        features=features,
+        fetch=fetch,
+        wait=wait,
+        load=load,
+        steady_share=features.share_of_time(steady),
+        late_share=features.share_of_time(later) if enough else float("nan"),
+        start_share=float(waits[:head].sum()) / total if total > 0 else 0.0,
+        start_excess=start_excess,
+        epoch_share=epoch_share,
+        epoch_wait_steps=epoch_wait,
+        epoch_time_share=epoch_time,
+        low_wait_steps=float(low) / step if step > 0 else float("inf"),
+        wait_ratio=float(high) / max(float(low), 1.0),
+        waited=waited,
+        waited_share=share,
+        recurrence=again,
+        recurrence_p=again_p,
+        fetch_growth=fetch_growth,
+        wait_growth=_wait_growth(features, waited),
+        spread=_spread(features),
+        heavy_time=heavy_time,
+    )

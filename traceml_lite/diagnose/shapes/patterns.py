@@ -1,0 +1,199 @@
+"""Where the slow ones are: slow fetches by rank, worker, turn and time; stalls by delivery.
+
+A pattern is the same set of measurements on either series, so that each shape function can compare what
+explains it best. Nothing here names a cause.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceml_lite.diagnose.shapes.features import Features, Fetches, Int, Mask
+from traceml_lite.stats.cadence import ClockFit, PeriodFit, fit_clock, fit_period, fit_phases, scan_periods
+from traceml_lite.stats.tails import Modes, split_modes
+
+# Two modes of fetch times: one mode cut in two has a separation below 3.5, on 16 draws below 5.
+SLOW_SEPARATION = 5.0
+# A fetch that takes less than twice as long is not called slow.
+SLOW_RATIO = 2.0
+# Outliers where the split finds no second mode because they are too few: so far above the median, in robust
+# standard deviations of the log, and so many times as long.
+OUTLIER_SIGMAS = 6.0
+OUTLIER_RATIO = 3.0
+# Fetches below one percent of a step, or 50 us, are all the same: nothing waits for them.
+FETCH_FLOOR_STEPS = 0.01
+FETCH_FLOOR_NS = 50_000
+# Slow fetches end together when no more than this many usual fetch times lie between their ends.
+TOGETHER_FETCHES = 1.25
+# The deviation of one normal is 1.4826 times its median absolute deviation.
+MAD_TO_SIGMA = 1.4826
+# Above this size the median and its deviation are taken from an even sample.
+SAMPLE_SIZE = 200_000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pattern:
+    """How a set of places (slow fetches, or stalls) is arranged."""
+
+    source: str
+    """``"fetch"`` or ``"wait"``."""
+    mask: Mask
+    """Which places are slow, in order of rank (fetch) or delivery (wait)."""
+    events: Int
+    """Their indices."""
+    ratio: float
+    """Typical slow value over typical other value."""
+    modes: Modes | None
+    by_count: PeriodFit | None
+    """At the number of workers: a planned period."""
+    scanned: PeriodFit | None
+    """At the best of all periods."""
+    by_turn: PeriodFit | None
+    """At the best period in turns of the workers, all workers on one phase."""
+    by_worker: PeriodFit | None
+    """One phase per worker: is it always the same worker?"""
+    clock: ClockFit | None
+    """At the best fixed time between groups of overlapping slow ones."""
+    groups: int
+    """Groups of slow fetches that end together (of stalls: their number)."""
+    together: float
+    """Share of slow fetches that end together with one of another worker, in [0, 1]; nan for stalls."""
+
+    @property
+    def share(self) -> float:
+        """Share of places that are slow, in [0, 1]."""
+        return float(self.mask.mean()) if self.mask.size else 0.0
+
+
+def slow_fetches(ns: Int, step_median_ns: float) -> tuple[Mask, float, Modes | None]:
+    """Which fetches are slow, by a split into two modes or, failing that, as outliers.
+
+    Returns:
+        The mask (all False where there are no slow ones), the ratio of slow to usual, and the split.
+    """
+    floor = FETCH_FLOOR_NS
+    if step_median_ns > 0:
+        floor = max(floor, int(FETCH_FLOOR_STEPS * step_median_ns))
+    modes = split_modes(ns, floor)
+    if modes is not None and modes.separation >= SLOW_SEPARATION and 10**modes.decades >= SLOW_RATIO:
+        return ns > modes.split, 10**modes.decades, modes
+    stride = max(1, ns.size // SAMPLE_SIZE)
+    logs = np.log(np.maximum(ns[::stride], floor))
+    centre = float(np.median(logs))
+    sigma = MAD_TO_SIGMA * float(np.median(np.abs(logs - centre)))
+    cut = float(np.exp(centre + max(OUTLIER_SIGMAS * sigma, np.log(OUTLIER_RATIO))))
+    mask = ns > cut
+    ratio = float(np.median(ns[mask])) / float(np.exp(centre)) if mask.any() else 1.0
+    return mask, ratio, modes
+
+
+def _groups(fetches: Fetches, events: Int, usual_ns: float) -> tuple[Int, float]:
+    """Slow fetches that end together, and when whatever held them up was over.
+
+    All fetches that one pause of the host held up end within one usual fetch of its end, whenever they
+    began: those caught in the middle sooner, those that began during it after a whole fetch. Slow fetches
+    that merely overlap end apart.
+
+    Returns:
+        The time of each group, ascending, and the share of slow fetches that ended with one of another
+        worker, in [0, 1].
+    """
+    order = events[np.argsort(fetches.end_ns[events], kind="stable")]
+    end, start, worker = fetches.end_ns[order], fetches.start_ns[order], fetches.worker[order]
+    # The second of two began before the first ended, or it cannot have been held up by the same thing.
+    joined = (np.diff(end) <= TOGETHER_FETCHES * usual_ns) & (start[1:] < end[:-1]) & (np.diff(worker) != 0)
+    heads = np.flatnonzero(np.concatenate([[True], ~joined]))
+    sizes = np.diff(np.append(heads, end.size))
+    first, last = end[heads], end[np.append(heads[1:], end.size) - 1]
+    over = (first + np.maximum(last - int(usual_ns), first - int(usual_ns))) // 2
+    return over.astype(np.int64), float(sizes[sizes > 1].sum() / end.size)
+
+
+def _by_turn(events: Int, fetches: Fetches, workers: int) -> PeriodFit | None:
+    """Best period in turns, over all workers at one phase; None when one worker has all the slow ones."""
+    if workers < 2 or np.unique(fetches.worker[events]).size < 2:
+        return None
+    rounds = int(fetches.turn.max()) + 1
+    places = np.bincount(fetches.turn, minlength=rounds)
+    hits = np.bincount(fetches.turn[events], minlength=rounds)
+    longest = min(rounds // 2, 512)
+    best: PeriodFit | None = None
+    for period in range(2, longest + 1):
+        phase = np.arange(rounds) % period
+        fit = fit_phases(
+            np.bincount(phase, weights=hits, minlength=period).astype(np.int64),
+            np.bincount(phase, weights=places, minlength=period).astype(np.int64),
+            period,
+            longest - 1,
+        )
+        if best is None or fit.log_ratio > best.log_ratio + 1e-9:
+            best = fit
+    return best
+
+
+def fetch_pattern(features: Features) -> Pattern | None:
+    """The arrangement of the slow fetches; None without fetch times."""
+    fetches = features.fetches
+    if fetches is None:
+        return None
+    mask, ratio, modes = slow_fetches(fetches.ns, features.step_median_ns)
+    events = np.flatnonzero(mask)
+    total = mask.size
+    workers = features.workers or 0
+    known = workers >= 2 and bool((fetches.worker >= 0).all())
+    by_worker = None
+    if events.size and known:
+        by_worker = fit_phases(
+            np.bincount(fetches.worker[events], minlength=workers),
+            np.bincount(fetches.worker, minlength=workers),
+            workers,
+        )
+    over, together = np.zeros(0, dtype=np.int64), 0.0
+    if events.size:
+        usual_ns = float(np.median(fetches.ns[~mask])) if not mask.all() else 0.0
+        over, together = _groups(fetches, events, usual_ns)
+    return Pattern(
+        source="fetch",
+        mask=mask,
+        events=events,
+        ratio=ratio,
+        modes=modes,
+        by_count=fit_period(events, total, workers, fetches.restarts) if 2 <= workers <= total else None,
+        scanned=scan_periods(events, total, fetches.restarts),
+        by_turn=_by_turn(events, fetches, workers) if events.size and known else None,
+        by_worker=by_worker,
+        clock=fit_clock(over, float(np.median(fetches.ns[events])) if events.size else 0.0),
+        groups=int(over.size),
+        together=together,
+    )
+
+
+def wait_pattern(features: Features) -> Pattern:
+    """The arrangement of the stalls. The first wait of an epoch fills the pipe: it is left out."""
+    kept = np.ones(features.n, dtype=np.bool_)
+    kept[features.epoch_starts] = False
+    mask = features.stalled & kept
+    events = np.flatnonzero(mask)
+    workers = features.workers or 0
+    starts = features.epoch_starts
+    high = float(np.median(features.wait_ns[mask])) if events.size else 0.0
+    rest = kept & ~mask
+    low = float(np.median(features.wait_ns[rest])) if rest.any() else 0.0
+    got: NDArray[np.int64] = features.ask_ns[events] + features.wait_ns[events]
+    return Pattern(
+        source="wait",
+        mask=mask,
+        events=events,
+        ratio=high / max(low, 1.0),
+        modes=features.threshold.modes,
+        by_count=fit_period(events, features.n, workers, starts) if 2 <= workers <= features.n else None,
+        scanned=scan_periods(events, features.n, starts),
+        by_turn=None,
+        by_worker=None,
+        clock=fit_clock(got),
+        groups=int(events.size),
+        together=float("nan"),
+    )

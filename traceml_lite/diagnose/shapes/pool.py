@@ -1,0 +1,234 @@
+"""Shapes made by the pool of workers: saturated_pool, slow_worker, shard_starvation.
+
+Under ordered delivery the worker of a delivery is its rank modulo the number of workers, so the worker ids
+at the stalls prove nothing and are not looked at. What tells a saturated pool from one slow worker is the
+fetch times per worker; without them the two are one picture.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from traceml_lite.diagnose.shapes.measures import Measures
+from traceml_lite.diagnose.shapes.patterns import Pattern
+from traceml_lite.diagnose.shapes.scoring import above, below, either, evidence, unlikely
+from traceml_lite.diagnose.shapes.steady import unrest
+from traceml_lite.diagnose.words import digits, percent
+from traceml_lite.records.results import Evidence
+from traceml_lite.stats.cadence import PeriodFit
+
+# A pool whose usual fetch exceeds workers x step cannot keep up: the load is above 1. The margin is what
+# the step's own variation and the measuring leave open.
+SATURATED_LOAD = 1.05
+# One worker is slow when its usual fetch takes this many times the others'.
+SLOW_WORKER_RATIO = 1.7
+# ... and nearly all of its fetches lie above nine tenths of the others'.
+SLOW_WORKER_CONSISTENCY = 0.7
+# Cadence by stalls alone: share of stalls on the phase and of the phase's places that stall.
+ON_PHASE = 0.55
+RECALL = 0.6
+# In a saturated ordered pool a waited batch is followed by another one round later: measured 0.42 to 0.99
+# over all spreads of fetch time, against the rate of waits where they fall at random.
+RECURRENCE_LIFT = 1.25
+# Waiting off the phase: in a pool the rest of the round comes late by its spread, behind one slow worker
+# everybody else is ready.
+OFF_PHASE_POOL = 0.02
+
+
+def explained(fit: PeriodFit | None) -> float:
+    """Share of what there is to explain about the places that a fit explains, in [0, 1]."""
+    if fit is None or not 0 < fit.events < fit.places:
+        return 0.0
+    share = fit.events / fit.places
+    full = -fit.places * (share * math.log(share) + (1 - share) * math.log(1 - share))
+    return fit.log_ratio / full
+
+
+def cadence_score(fit: PeriodFit | None, level: float = 0.01) -> float:
+    """How clearly stalls recur at one period: significance and effect."""
+    if fit is None or fit.events < 2:
+        return 0.0
+    effect = above(fit.on_phase, ON_PHASE, 1.25) * above(fit.recall, RECALL, 1.25)
+    return unlikely(fit.p_corrected, level) * effect
+
+
+def _recurrence_score(seen: Measures) -> float:
+    if math.isnan(seen.recurrence) or seen.waited_share <= 0:
+        return 0.0
+    lift = seen.recurrence / seen.waited_share
+    return (
+        above(lift, RECURRENCE_LIFT, 1.15)
+        * above(seen.recurrence, 0.5, 1.2)
+        * unlikely(seen.recurrence_p, 0.003)
+    )
+
+
+def round_score(seen: Measures) -> float:
+    """How clearly the waits recur once per round of the workers, whatever makes them."""
+    workers = seen.features.workers
+    if workers is None or workers < 2:
+        return 0.0
+    busy = 0.0
+    if seen.features.in_order is False or workers == 2:
+        # Whoever is ready first is taken: with a busy pool every other batch at least is waited for.
+        busy = above(seen.waited_share, 0.55, 1.2) * (1.0 if seen.features.in_order is False else 0.5)
+    return either(cadence_score(seen.wait.by_count), _recurrence_score(seen), busy)
+
+
+def _off_phase(seen: Measures) -> float:
+    """Share of the steady waiting that stands off the best phase of the round; nan without one."""
+    fit, features = seen.wait.by_count, seen.features
+    if fit is None or fit.events == 0:
+        return float("nan")
+    waits = np.where(features.steady, features.wait_ns, 0)
+    total = float(waits.sum())
+    on = (features.in_epoch % fit.period) == fit.phase
+    return float(waits[~on].sum()) / total if total > 0 else float("nan")
+
+
+def _worker_contrast(seen: Measures) -> float:
+    spread = seen.spread
+    if spread is None:
+        return 0.0
+    return (
+        above(spread.ratio, SLOW_WORKER_RATIO, 1.25)
+        * above(spread.consistency, SLOW_WORKER_CONSISTENCY, 1.2)
+        * below(spread.rivals, spread.ratio, 1.3)
+    )
+
+
+def _structured(pattern: Pattern | None) -> float:
+    """How clearly some fetches are a class of their own: several times as long, and not just one or two."""
+    if pattern is None or not pattern.events.size:
+        return 0.0
+    return above(pattern.ratio, 2.5, 1.3) * above(pattern.share, 0.01, 2.0)
+
+
+def saturated_pool(seen: Measures) -> Evidence:
+    """All workers equally busy and still too slow: W batches come at once, then nothing for a while."""
+    features = seen.features
+    workers = features.workers
+    if workers is None:
+        return evidence("saturated_pool", 0.0, {}, missing=["num_workers is not known"], measured=False)
+    if workers < 2:
+        return evidence(
+            "saturated_pool", 0.0, {"num_workers": workers}, contradicts=["there is no pool of workers"]
+        )
+    numbers = {"load": seen.load, "recurrence": seen.recurrence, "waited_share": seen.waited_share}
+    if seen.fetch is not None:
+        spread = seen.spread
+        alike = 1.0 - _worker_contrast(seen)
+        score = (
+            unrest(seen) * above(seen.load, SATURATED_LOAD, 1.15) * alike * (1.0 - _structured(seen.fetch))
+        )
+        load = f"a usual fetch takes {digits(seen.load)} times what {workers} workers have for it"
+        supports, contradicts = ([load], []) if seen.load > SATURATED_LOAD else ([], [load])
+        if spread is not None:
+            numbers["slowest_worker_ratio"] = spread.ratio
+            text = f"the slowest worker takes {digits(spread.ratio)} times as long as the others"
+            (supports if alike > 0.5 else contradicts).append(text)
+        return evidence("saturated_pool", score, numbers, supports, contradicts)
+    cadence = round_score(seen)
+    off = _off_phase(seen)
+    numbers["off_phase_share"] = off
+    pool = either(above(off, OFF_PHASE_POOL, 1.5) if not math.isnan(off) else 0.5, 0.5)
+    if features.in_order is False:
+        # Taking whatever is ready first removes the cadence of one slow worker, not that of the pool.
+        pool = 1.0
+    return evidence(
+        "saturated_pool",
+        unrest(seen) * cadence * pool,
+        numbers,
+        supports=[_cadence_text(seen)] if cadence > 0.5 else (),
+        contradicts=[_cadence_text(seen)] if cadence <= 0.5 else (),
+        missing=[f"fetch times per worker ({features.fetch_missing})"],
+    )
+
+
+def _cadence_text(seen: Measures) -> str:
+    fit, workers = seen.wait.by_count, seen.features.workers
+    if fit is None or fit.events < 2:
+        return f"no stalls to compare with the round of {workers} workers"
+    share = percent(fit.on_phase)
+    text = f"{share} of {fit.events} stalls lie on one phase of {workers} (p = {fit.p_value:.1g})"
+    if not math.isnan(seen.recurrence):
+        text += (
+            f"; a waited batch is followed by another {workers} later in {percent(seen.recurrence)}"
+            f" of cases, {percent(seen.waited_share)} of all are waited for"
+        )
+    return text
+
+
+def slow_worker(seen: Measures) -> Evidence:
+    """One worker's fetches are longer than the others', which wait for it."""
+    features = seen.features
+    workers = features.workers
+    if workers is None:
+        return evidence("slow_worker", 0.0, {}, missing=["num_workers is not known"], measured=False)
+    if workers < 2:
+        return evidence(
+            "slow_worker", 0.0, {"num_workers": workers}, contradicts=["there are no workers to compare"]
+        )
+    if seen.fetch is not None:
+        spread = seen.spread
+        if spread is None:
+            return evidence("slow_worker", 0.0, {}, missing=["which worker made which batch"], measured=False)
+        score = unrest(seen) * _worker_contrast(seen)
+        text = (
+            f"worker {spread.slowest} takes {digits(spread.ratio)} times as long as the others; "
+            f"{percent(spread.consistency)} of its fetches exceed nine tenths of theirs"
+        )
+        return evidence(
+            "slow_worker",
+            score,
+            {
+                "slowest_worker": float(spread.slowest),
+                "slowest_worker_ratio": spread.ratio,
+                "consistency": spread.consistency,
+            },
+            supports=[text] if score > 0.5 else (),
+            contradicts=[text] if score <= 0.5 else (),
+        )
+    cadence = round_score(seen)
+    off = _off_phase(seen)
+    alone = below(off, OFF_PHASE_POOL, 1.5) if not math.isnan(off) else 0.5
+    if features.in_order is False:
+        alone = 0.0
+    return evidence(
+        "slow_worker",
+        unrest(seen) * cadence * either(alone, 0.02) * 0.95,
+        {"off_phase_share": off, "recurrence": seen.recurrence},
+        supports=[_cadence_text(seen)] if cadence > 0.5 else (),
+        contradicts=[_cadence_text(seen)] if cadence <= 0.5 else (),
+        missing=[f"fetch times per worker ({features.fetch_missing})"],
+    )
+
+
+def shard_starvation(seen: Measures) -> Evidence:
+    """Some workers have run out of data, so fewer of them feed the loop than were asked for."""
+    features = seen.features
+    fetches, workers = features.fetches, features.workers or 0
+    if workers < 2:
+        return evidence(
+            "shard_starvation", 0.0, {"num_workers": workers}, contradicts=["there are no workers to compare"]
+        )
+    if fetches is None or not features.worker_measured:
+        return evidence(
+            "shard_starvation", 0.0, {}, missing=["which worker made which batch"], measured=False
+        )
+    # The second half of each epoch would do, but one epoch's tail may be short: all fetches count.
+    late = fetches.worker[fetches.worker.size // 2 :]
+    counts = np.bincount(late[late >= 0], minlength=workers)
+    expected = late.size / workers
+    idle = int((counts < 0.2 * expected).sum()) if expected >= 3 else 0
+    score = unrest(seen) * above(idle / workers, 0.2, 1.3) * above(seen.waited_share, 0.5, 1.3)
+    text = f"{idle} of {workers} workers made next to no batch in the second half of the run"
+    return evidence(
+        "shard_starvation",
+        score,
+        {"idle_workers": float(idle), "num_workers": float(workers)},
+        supports=[text] if idle and score > 0.5 else (),
+        contradicts=[text] if not idle else (),
+    )

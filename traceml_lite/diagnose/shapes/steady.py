@@ -1,0 +1,208 @@
+"""Shapes without a rhythm: none, start_up, uniform, epoch_boundary, drift.
+
+One function per key; each weighs the numbers of one run and returns what speaks for and against it.
+"""
+
+from __future__ import annotations
+
+import math
+
+from traceml_lite.diagnose.shapes.measures import Growth, Measures
+from traceml_lite.diagnose.shapes.scoring import above, below, either, evidence, unlikely
+from traceml_lite.diagnose.words import digits, duration, percent
+from traceml_lite.records.results import Evidence
+
+# Below this share of the time waiting is not worth an experiment.
+IDLE_SHARE = 0.02
+# Waiting with a place of its own (an epoch's start, a worker's start) is named from a smaller share on: it
+# is known what to change. A whole run that loses less than this to it is healthy.
+PLACED_SHARE = 0.004
+# What one usual fetch does not explain: the first wait of a healthy pool is one fetch, the slowest of its
+# first round perhaps twice that.
+START_EXCESS = 3.0
+# A start that costs only the making of workers is part of every run; it is the shape of a run when it takes
+# this share of it.
+WORKER_START_SHARE = 0.15
+# Upper over lower decile of the waits of a uniform loader.
+UNIFORM_RATIO = 3.0
+# Lower decile of its waits, in steps: everybody waits.
+UNIFORM_LOW_STEPS = 0.05
+# Share of the waiting that must stand at epoch starts.
+EPOCH_SHARE = 0.5
+# A start of an epoch is felt from this many steps on.
+EPOCH_WAIT_STEPS = 0.5
+# Growth from the first to the last quarter, and rank correlation with time, that make a drift.
+DRIFT_FACTOR = 1.6
+DRIFT_ORDER = 0.7
+# A jump that stays: chance that a later value exceeds an earlier one.
+JUMP_SEPARATION = 0.85
+
+
+def unrest(seen: Measures) -> float:
+    """How clearly there is steady waiting at all: shared by every shape but none and start_up."""
+    return above(seen.steady_share, IDLE_SHARE, 1.6)
+
+
+def _epoch_score(seen: Measures) -> float:
+    if seen.features.epoch_starts.size < 2:
+        return 0.0
+    return (
+        above(seen.epoch_share, EPOCH_SHARE, 1.3)
+        * above(seen.epoch_wait_steps, EPOCH_WAIT_STEPS, 1.5)
+        * above(seen.epoch_time_share, PLACED_SHARE, 1.5)
+    )
+
+
+def _start_score(seen: Measures) -> float:
+    """Slow first deliveries and nothing afterwards."""
+    quiet = seen.late_share if not math.isnan(seen.late_share) else seen.steady_share
+    calm = below(quiet, 0.03, 1.6)
+    felt = above(seen.start_share, PLACED_SHARE, 1.5)
+    slow = seen.fetch
+    if slow is None:
+        return calm * felt * above(seen.start_excess, START_EXCESS, 1.4)
+    head = slow.events.size > 0 and bool((slow.events < seen.features.fill).all())
+    if head:
+        # The slow ones are the first of the run and there are others to compare them with.
+        others = seen.features.n - seen.features.fill
+        return felt * calm * above(others, 2.5, 2.0) * above(slow.ratio, 2.0, 1.5)
+    return (
+        calm
+        * above(seen.start_share, WORKER_START_SHARE, 1.4)
+        * above(seen.start_excess, START_EXCESS, 1.4)
+        * (1.0 if slow.events.size == 0 else 0.7)
+    )
+
+
+def none(seen: Measures) -> Evidence:
+    """Nobody waits: the loader is not what limits this loop."""
+    calm = below(seen.steady_share, IDLE_SHARE, 1.6)
+    score = calm * (1.0 - _epoch_score(seen)) * (1.0 - _start_score(seen))
+    return evidence(
+        "none",
+        score,
+        {"steady_wait_share": seen.steady_share, "load": seen.load},
+        supports=[f"behind the first round {percent(seen.steady_share)} of the time is waiting"]
+        if calm > 0.5
+        else (),
+        contradicts=[f"{percent(seen.steady_share)} of the time behind the first round is waiting"]
+        if calm <= 0.5
+        else (),
+    )
+
+
+def start_up(seen: Measures) -> Evidence:
+    """Only what was dispatched before the first ask is slow."""
+    features = seen.features
+    score = _start_score(seen)
+    late = seen.late_share
+    first = (
+        f"the first {features.fill} deliveries hold {percent(seen.start_share)} of the run's time as waiting"
+    )
+    after = (
+        f"after them {percent(late)} of the time is waiting"
+        if not math.isnan(late)
+        else "too few deliveries lie behind them to see what comes after"
+    )
+    calm = not math.isnan(late) and late < 0.03
+    return evidence(
+        "start_up",
+        score,
+        {
+            "start_wait_share": seen.start_share,
+            "late_wait_share": late,
+            "start_wait_over_fetch": seen.start_excess,
+            "fill_deliveries": float(features.fill),
+        },
+        supports=[text for text, holds in ((first, score > 0.5), (after, calm)) if holds],
+        contradicts=[after] if not calm and not math.isnan(late) else (),
+        missing=[after] if math.isnan(late) else (),
+    )
+
+
+def uniform(seen: Measures) -> Evidence:
+    """Every wait alike: the pool cannot keep up and its workers are evenly spread, or there is one."""
+    everybody = above(seen.low_wait_steps, UNIFORM_LOW_STEPS, 1.5)
+    alike = below(seen.wait_ratio, UNIFORM_RATIO, 1.25)
+    alone = 0.0
+    slow_ones = seen.fetch is not None and seen.fetch.share > 0 and seen.fetch.ratio > 3
+    if seen.features.workers in (0, 1) and not slow_ones:
+        # With one maker of batches there is nobody to be out of step with: waits vary as fetches do.
+        alone = below(seen.wait_ratio, 3 * UNIFORM_RATIO, 1.4) * above(seen.waited_share, 0.9, 1.1)
+    score = unrest(seen) * everybody * either(alike, alone)
+    numbers = {"wait_q90_over_q10": seen.wait_ratio, "wait_q10_steps": seen.low_wait_steps}
+    ratio = f"nine in ten waits lie within a factor of {digits(seen.wait_ratio)}"
+    low = f"a tenth of the waits is below {digits(seen.low_wait_steps)} steps"
+    return evidence(
+        "uniform",
+        score,
+        numbers,
+        supports=[ratio] if either(alike, alone) > 0.5 and everybody > 0.5 else (),
+        contradicts=[low] if everybody <= 0.5 else ([ratio] if either(alike, alone) <= 0.5 else ()),
+    )
+
+
+def epoch_boundary(seen: Measures) -> Evidence:
+    """The waiting stands at the first deliveries of each epoch."""
+    features = seen.features
+    epochs = int(features.epoch_starts.size)
+    if epochs < 2:
+        return evidence(
+            "epoch_boundary", 0.0, {"epochs": float(epochs)}, contradicts=["the run has no second epoch"]
+        )
+    step = features.step_median_ns
+    where = f"{percent(seen.epoch_share)} of the waiting stands at the starts of {epochs - 1} later epochs"
+    if step > 0:
+        where += f", typically {duration(seen.epoch_wait_steps * step)} each"
+    score = _epoch_score(seen)
+    return evidence(
+        "epoch_boundary",
+        score,
+        {
+            "epoch_start_wait_share": seen.epoch_share,
+            "epoch_start_time_share": seen.epoch_time_share,
+            "epoch_start_wait_steps": seen.epoch_wait_steps,
+            "epochs": float(epochs),
+        },
+        supports=[where] if seen.epoch_share > EPOCH_SHARE else (),
+        contradicts=[where] if seen.epoch_share <= EPOCH_SHARE else (),
+    )
+
+
+def _growth_score(growth: Growth | None, level: float) -> float:
+    if growth is None or math.isnan(growth.factor):
+        return 0.0
+    steadily = above(growth.order, DRIFT_ORDER, 1.15)
+    jump = above(growth.separation, JUMP_SEPARATION, 1.06)
+    return either(steadily, jump) * above(growth.factor, DRIFT_FACTOR, 1.25) * unlikely(growth.p_value, level)
+
+
+def drift(seen: Measures) -> Evidence:
+    """Waits grow over the run, or jump and stay up."""
+    growth = seen.fetch_growth if seen.fetch is not None else seen.wait_growth
+    what = "fetch times" if seen.fetch is not None else "the waits of a round"
+    score = unrest(seen) * _growth_score(growth, 0.01)
+    if growth is None:
+        return evidence(
+            "drift",
+            0.0,
+            {},
+            missing=["the run is too short to compare its beginning with its end"],
+            measured=False,
+        )
+    text = (
+        f"{what} end at {digits(growth.factor)} times their beginning, in order with time "
+        f"(correlation {growth.order:.2f}, p = {growth.p_value:.1g})"
+    )
+    return evidence(
+        "drift",
+        score,
+        {
+            "growth": growth.factor,
+            "order": growth.order,
+            "p_value": growth.p_value,
+            "jump": growth.separation,
+        },
+        supports=[text] if score > 0.5 else (),
+        contradicts=[text] if score <= 0.5 else (),
+    )
