@@ -51,6 +51,12 @@ def test_zero_times_are_seconds_and_zero_sizes_are_bytes() -> None:
     assert f.unit_for([0], f.SIZES).name == "B"
 
 
+def test_one_unit_serves_a_small_and_a_large_time() -> None:
+    assert f.unit_for([1.83e6, 2.01e9], f.TIMES).name == "ms"
+    assert f.unit_for([1.83e9, 2.01e9], f.TIMES).name == "s"
+    assert f.unit_for([20e3, 300e9], f.TIMES).name == "s"
+
+
 def test_an_interval_has_the_decimals_of_its_number() -> None:
     assert f.share(Estimate(0.6123, 0.5811, 0.6404, 0.95, 100, "")) == "61.2 % [58.1, 64.0]"
 

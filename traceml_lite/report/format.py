@@ -49,12 +49,28 @@ def digits(value: float) -> str:
 
 
 def unit_for(values: Iterable[float], units: Sequence[Unit]) -> Unit:
-    """The largest unit in which the largest value is at least one; of zeros seconds, bytes or ones."""
-    largest = max((abs(value) for value in values), default=0.0)
-    if largest == 0:
+    """One unit for several values: that of the largest, or a smaller one that spares the smallest its zeros.
+
+    Args:
+        values: In the base unit; zeros do not count, and of zeros alone it is seconds, bytes or ones.
+        units: From large to small.
+
+    Returns:
+        The unit in which the largest is at least one; the next smaller one as long as the smallest is below
+        0.01 and the largest stays below 100,000.
+    """
+    sizes = [abs(value) for value in values if value]
+    if not sizes:
         return TIMES[0] if units is TIMES else units[-1]
     # 0.9995 of a unit would print as 1000 of the next smaller one.
-    return next((unit for unit in units if largest >= 0.9995 * unit.size), units[-1])
+    at = next((i for i, unit in enumerate(units) if max(sizes) >= 0.9995 * unit.size), len(units) - 1)
+    while (
+        at + 1 < len(units)
+        and min(sizes) < 0.01 * units[at].size
+        and max(sizes) < 99_950 * units[at + 1].size
+    ):
+        at += 1
+    return units[at]
 
 
 def duration(ns: float) -> str:
@@ -78,12 +94,13 @@ def interval(estimate: Estimate, unit: Unit) -> str:
     """The interval in brackets with a blank before it, in the value's unit; empty for none or a point."""
     if estimate.low is None or estimate.high is None or estimate.low == estimate.high:
         return ""
-    # As many decimals as the value has, and more where that would make the ends equal to it.
+    # As many decimals as the value has, and up to two more where the ends would else be equal to it.
     decimals = _decimals(digits(estimate.value / unit.size))
+    most = decimals + 2
     low, high = estimate.low / unit.size, estimate.high / unit.size
     spread = high - low
     if 0 < spread < 2 * 10**-decimals:
-        decimals = min(1 - math.floor(math.log10(spread)), 6)
+        decimals = min(1 - math.floor(math.log10(spread)), most)
     return f" [{low:.{decimals}f}, {high:.{decimals}f}]"
 
 

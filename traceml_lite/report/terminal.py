@@ -51,7 +51,7 @@ def render_head(summary: Summary, *, width: int = f.WIDTH, color: bool = False) 
     if isinstance(summary.whole, NotMeasured):
         return [*lines, "", f.bold(color)("No batch was delivered."), *_troubles(summary, width)]
     lines += ["", *_headline(summary, width, f.bold(color)), ""]
-    lines += _waits_table(summary)
+    lines += _waits_table(summary, width)
     lines += _stall_lines(summary, width)
     longest = summary.whole.longest
     lines += f.labelled(
@@ -150,7 +150,7 @@ def _best(summary: Summary) -> tuple[Waits, str]:
     return summary.whole, " in the whole run"
 
 
-def _waits_table(summary: Summary) -> list[str]:
+def _waits_table(summary: Summary, width: int) -> list[str]:
     assert isinstance(summary.whole, Waits)
     warm = summary.subject.warm_up_batches
     spans: list[tuple[str, Waits]] = [("whole run", summary.whole)]
@@ -163,7 +163,8 @@ def _waits_table(summary: Summary) -> list[str]:
     for (name, waits), row in zip(spans, times, strict=True):
         part = f.MISSING if isinstance(waits.wait_share, NotMeasured) else f.share(waits.wait_share)
         rows.append([name, str(waits.deliveries), part, *(f.cell(m, unit) for m in row)])
-    return [*f.table(rows), ""]
+    lines = f.table(rows)
+    return [*(lines if max(map(len, lines)) <= width else f.table(rows, gap=1)), ""]
 
 
 def _stall_lines(summary: Summary, width: int) -> list[str]:
