@@ -126,20 +126,28 @@ def text_of(
     """Summary and diagnosis as lines."""
     from traceml_lite.api import diagnose, summarize
     from traceml_lite.report.diagnosis import render_diagnosis, render_next
-    from traceml_lite.report.terminal import render_head, render_not_measured
+    from traceml_lite.report.terminal import render_details, render_head, render_not_measured
 
     if not run.loaders:
         return [f"{run.source}: no DataLoader was iterated in this process. {_why_none(run)}"]
     choice = loader_choice(loader)
     summary = summarize(run, loader=choice, stall_ns=stall_ns)
     diagnosis = diagnose(run, loader=choice, stall_ns=stall_ns)
-    lines = [*render_head(summary, color=color), ""]
-    lines += render_diagnosis(diagnosis)
-    lines += ["", *render_not_measured(summary), ""]
-    lines += render_next(diagnosis)
-    while lines and not lines[-1]:
-        lines.pop()
-    return lines
+    # What was measured, the result, its cause, the details behind it, what is missing, the next command.
+    blocks = (
+        render_head(summary, color=color),
+        render_diagnosis(diagnosis),
+        render_details(summary, color=color),
+        render_not_measured(summary, color=color),
+        render_next(diagnosis),
+    )
+    return [line for block in blocks if block for line in (*_stripped(block), "")][:-1]
+
+
+def _stripped(lines: list[str]) -> list[str]:
+    """Without empty lines at both ends: the blocks are set apart by one."""
+    full = [number for number, line in enumerate(lines) if line.strip()]
+    return lines[full[0] : full[-1] + 1] if full else []
 
 
 def _why_none(run: Run) -> str:
