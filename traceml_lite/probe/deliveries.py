@@ -184,10 +184,11 @@ class IteratorRecorder:
     def failed(self, error: BaseException, asked_ns: int, rank: int, processes: list[Any]) -> None:
         """``next`` raised something else; the processes are those of the workers."""
         self.drain(keep_last=False)
-        worker = self.tasks[rank][0] if rank in self.tasks else None
+        # A rank that is not awaited is the last delivered one: this error belongs to no batch.
+        worker = self.tasks.pop(rank)[0] if rank in self.tasks else None
         self._session.event(
             "error", self.iterator, epoch=self._epoch, deliveries=self._delivery,
-            rank=rank if rank >= 0 else None, type=type(error).__name__, worker=worker,
+            rank=None if worker is None else rank, type=type(error).__name__, worker=worker,
             after_ns=_now() - asked_ns,
         )  # fmt: skip
         self.report_gone(processes)

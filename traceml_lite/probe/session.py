@@ -7,6 +7,7 @@ once per kind, and passed over.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import signal
 import socket
@@ -64,6 +65,7 @@ class Session:
         self.rchar = rchar
         self.host_due_ns = 0
         self.deliveries = 0
+        self._sequence = itertools.count()
         self._pid = os.getpid()
         self._id = uuid.uuid4().hex
         self._lock = threading.RLock()
@@ -78,6 +80,7 @@ class Session:
         self._consumer_own_ns: dict[int, int] = {}
         self._worker_own_ns: dict[tuple[int, int], int] = {}
         self._lost: dict[tuple[int, int], int] = {}
+        self._own_ns: Counter[str] = Counter()
         self._pids: dict[int, list[int]] = {}
         self._capabilities: dict[str, str | None] = {}
         self._environment_read = False
@@ -107,7 +110,7 @@ class Session:
 
     def next_sequence(self) -> int:
         """Number of the next delivery of this process, over all iterators."""
-        number = self.deliveries
+        number = next(self._sequence)  # atomic: loaders may be consumed in several threads
         self.deliveries = number + 1
         return number
 
@@ -160,6 +163,11 @@ class Session:
         with self._lock:
             self._recorders.pop(recorder.iterator, None)
             self._pids.pop(recorder.iterator, None)
+            # Summed up here so that many short epochs do not make a growing table.
+            self._own_ns["consumer"] += self._consumer_own_ns.pop(recorder.iterator, 0)
+            for worker in [key for key in self._worker_own_ns if key[0] == recorder.iterator]:
+                self._own_ns["worker"] += self._worker_own_ns.pop(worker)
+                self._own_ns["lost"] += self._lost.pop(worker, 0)
 
     def worker_seen(self, recorder: IteratorRecorder, worker: int, header: RingHeader) -> None:
         """A worker's ring was read for the first time."""
@@ -255,11 +263,11 @@ class Session:
             counters.close()
         self._host.close()
         cost = {
-            "consumer_ns": float(sum(self._consumer_own_ns.values())),
-            "worker_ns": float(sum(self._worker_own_ns.values())),
+            "consumer_ns": float(self._own_ns["consumer"] + sum(self._consumer_own_ns.values())),
+            "worker_ns": float(self._own_ns["worker"] + sum(self._worker_own_ns.values())),
             "fixed_cpu_ns": float(self._fixed_cpu_ns),
             "records": float(self.deliveries),
-            "dropped": float(sum(self._lost.values())),
+            "dropped": float(self._own_ns["lost"] + sum(self._lost.values())),
         }
         with self.guarded("close the trace"):
             self._writer.close(

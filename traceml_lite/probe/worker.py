@@ -6,6 +6,7 @@ Importing this module loads neither torch nor numpy, so a spawned worker pays mi
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -19,7 +20,7 @@ _installed: str | None = None
 class WorkerInit:
     """A picklable stand-in for ``worker_init_fn``."""
 
-    __slots__ = ("_capacity", "_iterator", "_path", "_rchar", "_turn", "_user")
+    __slots__ = ("_capacity", "_iterator", "_owner", "_path", "_rchar", "_turn", "_user")
 
     def __init__(
         self,
@@ -41,6 +42,7 @@ class WorkerInit:
             capacity: Records the ring holds.
             rchar: Whether to read ``rchar``.
         """
+        self._owner = os.getpid()
         self._user = user
         self._path = path
         self._iterator = iterator
@@ -49,10 +51,14 @@ class WorkerInit:
         self._rchar = rchar
 
     def __getstate__(self) -> tuple[Any, ...]:
-        return (self._user, self._path, self._iterator, self._turn, self._capacity, self._rchar)
+        return (
+            self._user, self._path, self._iterator, self._turn, self._capacity, self._rchar, self._owner,
+        )  # fmt: skip
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        self._user, self._path, self._iterator, self._turn, self._capacity, self._rchar = state
+        (
+            self._user, self._path, self._iterator, self._turn, self._capacity, self._rchar, self._owner,
+        ) = state  # fmt: skip
 
     def __call__(self, worker_id: int) -> None:
         """Run in the worker; what the user's function raises goes through unchanged."""
@@ -69,8 +75,8 @@ class WorkerInit:
     def _open(self, worker_id: int) -> FetchRecorder | None:
         global _installed
         path = f"{self._path}{worker_id}"
-        if _installed == path:
-            return None
+        if _installed == path or os.getpid() == self._owner:
+            return None  # called twice, or by a worker that is a thread of the training process
         try:
             ring = Ring(path, self._capacity, iterator=self._iterator, worker=worker_id)
             recorder = FetchRecorder(

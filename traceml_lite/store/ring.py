@@ -133,6 +133,8 @@ class RingReader:
 
 def _allocate(descriptor: int, size: int) -> None:
     try:
+        if not hasattr(os, "posix_fallocate"):
+            raise OSError(errno.ENOSYS, "no posix_fallocate")
         os.posix_fallocate(descriptor, 0, size)
     except OSError as error:
         if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):

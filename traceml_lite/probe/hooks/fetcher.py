@@ -14,8 +14,16 @@ from traceml_lite.probe.fetch import FetchRecorder
 _RECORDER = "_traceml_lite_recorder"
 
 
-@functools.cache
+_recording_classes: dict[type[Any], type[Any]] = {}
+
+
 def _recording(fetcher_class: type[Any]) -> type[Any]:
+    if fetcher_class not in _recording_classes:
+        _recording_classes[fetcher_class] = _make_recording(fetcher_class)
+    return _recording_classes[fetcher_class]
+
+
+def _make_recording(fetcher_class: type[Any]) -> type[Any]:
     plain = fetcher_class.fetch
     # _IterableDatasetFetcher draws samples itself: its index says nothing about what comes.
     iterable = "Iterable" in fetcher_class.__name__

@@ -6,7 +6,6 @@ timed from outside only.
 
 from __future__ import annotations
 
-import functools
 import sys
 import time
 from typing import Any
@@ -47,9 +46,18 @@ def unverified(cls: type[Any]) -> str | None:
     return None
 
 
-@functools.cache
+_traced: dict[tuple[type[Any], bool], type[Any] | str] = {}
+_outside: dict[type[Any], type[Any]] = {}
+
+
 def traced_class(cls: type[Any], *, unordered: bool) -> type[Any] | str:
-    """The recording subclass of a class of iterators; the reason in words where there is none."""
+    """The recording subclass of a class of iterators, made once; the reason in words where there is none."""
+    if (cls, unordered) not in _traced:
+        _traced[cls, unordered] = _make_traced(cls, unordered)
+    return _traced[cls, unordered]
+
+
+def _make_traced(cls: type[Any], unordered: bool) -> type[Any] | str:
     reason = unverified(cls)
     if reason is not None:
         return reason
@@ -58,12 +66,12 @@ def traced_class(cls: type[Any], *, unordered: bool) -> type[Any] | str:
     return _subclass(cls, _worker_members(cls, unordered))
 
 
-@functools.cache
 def outside_class(cls: type[Any]) -> type[Any]:
     """The subclass that only times ``next``."""
-    return _subclass(
-        cls, _members(cls, lambda self, recorder: None, lambda self: (MISSING, MISSING), _rank_unknown)
-    )
+    if cls not in _outside:
+        members = _members(cls, lambda self, recorder: None, lambda self: (MISSING, MISSING), _rank_unknown)
+        _outside[cls] = _subclass(cls, members)
+    return _outside[cls]
 
 
 def attach(iterator: Any, recorder: IteratorRecorder, traced: type[Any], *, rchar: bool) -> None:
@@ -95,14 +103,14 @@ def _members(cls: type[Any], begin: Any, queues: Any, rank_of: Any) -> dict[str,
         queues: ``(iterator) -> (queue_size, held_back)`` at the ask.
         rank_of: ``(iterator, recorder, task) -> rank`` of the batch just received.
     """
-    plain_next = cls.__next__
+    # The plain methods are looked up at each call: another tool may patch torch's classes later on.
     # torchdata resumes by calling next() from the constructor; nobody but the class's own code does that.
     own_module = cls.__module__
 
     def __next__(self: Any) -> Any:
         recorder: IteratorRecorder = self.__dict__[_KEY]
         if not recorder.live:
-            return plain_next(self)
+            return cls.__next__(self)
         entered_ns = _now()
         task: Any = None
         queue_size = held_back = MISSING
@@ -114,7 +122,7 @@ def _members(cls: type[Any], begin: Any, queues: Any, rank_of: Any) -> dict[str,
             recorder.broken("before a batch", error)
         asked_ns = _now()
         try:
-            data = plain_next(self)
+            data = cls.__next__(self)
         except StopIteration:
             _guard(recorder, recorder.stopped, asked_ns, _now())
             raise
@@ -138,12 +146,10 @@ def _members(cls: type[Any], begin: Any, queues: Any, rank_of: Any) -> dict[str,
             recorder.broken("after a batch", error)
         return data
 
-    plain_del = getattr(cls, "__del__", None)
-
     def __del__(self: Any) -> None:
         try:
-            if plain_del is not None:
-                plain_del(self)
+            if hasattr(cls, "__del__"):
+                cls.__del__(self)
         finally:
             recorder = self.__dict__.get(_KEY)
             if recorder is not None and _guard is not None:
@@ -164,10 +170,6 @@ def _processes(self: Any) -> list[Any]:
 
 
 def _worker_members(cls: type[Any], unordered: bool) -> dict[str, Any]:
-    plain_put = cls._try_put_index
-    plain_reset = cls._reset
-    plain_get = cls._get_data
-
     def queues(self: Any) -> tuple[int, int]:
         return self._data_queue.qsize(), len(self._task_info) - self._tasks_outstanding
 
@@ -180,7 +182,7 @@ def _worker_members(cls: type[Any], unordered: bool) -> dict[str, Any]:
 
     def _try_put_index(self: Any) -> None:
         rank = self._send_idx
-        plain_put(self)
+        cls._try_put_index(self)
         if self._send_idx != rank:
             recorder = self.__dict__[_KEY]
             if recorder.live:
@@ -193,12 +195,12 @@ def _worker_members(cls: type[Any], unordered: bool) -> dict[str, Any]:
         recorder = self.__dict__[_KEY]
         if recorder.live and not first_iter:
             _guard(recorder, recorder.next_turn)
-        plain_reset(self, loader, first_iter, *args, **kwargs)
+        cls._reset(self, loader, first_iter, *args, **kwargs)
         if recorder.live:
             _guard(recorder, recorder.ready, [process.pid for process in _processes(self)])
 
     def _get_data(self: Any) -> Any:
-        message = plain_get(self)
+        message = cls._get_data(self)
         index = message[0]
         if type(index) is int:
             self.__dict__[_KEY].last_index = index
