@@ -66,7 +66,7 @@ class IteratorRecorder:
         self.loader = loader
         self.workers = workers
         self.made_ns = made_ns
-        self.ready_ns = made_ns
+        self.ready_ns: int | None = None
         self.turn = 0
         self.tasks: dict[int, tuple[int, int, int]] = {}
         self.live = True
@@ -260,7 +260,7 @@ class IteratorRecorder:
         self._epoch = self._session.next_epoch(self.loader)
         self._session.event(
             "epoch_start", self.iterator, epoch=self._epoch, turn=self.turn,
-            iter_ns=self.ready_ns - self.made_ns, first_ask_ns=asked_ns,
+            iter_ns=None if self.ready_ns is None else self.ready_ns - self.made_ns, first_ask_ns=asked_ns,
         )  # fmt: skip
 
     def _end_turn(self, kind: str, data: dict[str, Any]) -> None:

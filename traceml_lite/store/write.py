@@ -6,6 +6,7 @@ gap in the trace and lets the training go on.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import threading
@@ -91,7 +92,9 @@ class TraceWriter:
         if not records:
             return
         with self._lock:
-            descriptor = self._files[name]
+            descriptor = self._files.get(name)
+            if descriptor is None:
+                raise OSError(errno.EBADF, "the trace is closed")
             end = os.lseek(descriptor, 0, os.SEEK_END)
             written = 0
             try:
