@@ -122,10 +122,10 @@ def _log_choose(n: int, k: NDArray[np.int64]) -> NDArray[np.float64]:
 
 
 def _log_likelihood(hits: NDArray[np.float64], places: NDArray[np.float64]) -> NDArray[np.float64]:
-    result: NDArray[np.float64] = (
-        special.xlogy(hits, hits)
-        + special.xlogy(places - hits, places - hits)
-        - special.xlogy(places, places)
+    misses = places - hits
+    result: NDArray[np.float64] = np.asarray(
+        special.xlogy(hits, hits) + special.xlogy(misses, misses) - special.xlogy(places, places),
+        dtype=np.float64,
     )
     return result
 

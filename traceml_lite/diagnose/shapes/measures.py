@@ -12,12 +12,14 @@ import numpy as np
 from traceml_lite.diagnose.shapes.features import Features, Int, Mask
 from traceml_lite.diagnose.shapes.patterns import Pattern, fetch_pattern, wait_pattern
 from traceml_lite.stats.cadence import recurrence, tail_probability
-from traceml_lite.stats.drift import trend
+from traceml_lite.stats.drift import block_medians, change_point, trend
 from traceml_lite.stats.tails import STALL_FLOOR_STEPS, WAIT_FLOOR_NS
 
 # Rounds needed before growth is read round by round; shorter runs compare each delivery with the one a
 # round before.
 MIN_ROUNDS = 8
+# ... and values are taken singly until there are this many of them.
+MIN_POINTS_PER_SERIES = 32
 # Growth by pairs needs this many pairs in which anybody waited.
 MIN_PAIRS = 5
 
@@ -33,6 +35,8 @@ class Growth:
     """End over beginning."""
     separation: float
     """Chance that a value after the best split exceeds one before it: 0.5 no change, 1 a clean jump."""
+    jump_p: float
+    """Pettitt's test of that split; 1 where it leaves less than a sixth on one side."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +48,8 @@ class WorkerSpread:
     """Median fetch of the slowest worker over the median of the others' fetches."""
     consistency: float
     """Share of the slowest worker's fetches that exceed nine tenths of the others'."""
+    p_value: float
+    """Chance that so many of the longest fetches fall on one worker, whichever."""
     rivals: float
     """Median of the second slowest worker over the median of the remaining ones; 1 with two workers."""
 
@@ -63,6 +69,8 @@ class Measures:
     """The same behind everything that was dispatched before the first ask; nan if too little is left."""
     start_share: float
     """Waiting in the first ``fill`` deliveries of the run as a share of the run's time."""
+    start_steps: float
+    """That waiting in steps."""
     start_excess: float
     """The longest of these waits over what one usual fetch would explain (a pool in step waits once)."""
     epoch_share: float
@@ -98,17 +106,21 @@ def _separation(values: np.ndarray, at: int) -> float:
     return float((lower + upper).mean() / (2 * before.size))
 
 
+def _jump(points: np.ndarray) -> tuple[float, float]:
+    change = change_point(points)
+    if change is None or min(change.at, points.size - change.at) < points.size / 6:
+        return 0.5, 1.0
+    return _separation(points, change.at), change.p_value
+
+
 def _series_growth(values: Int, block: int) -> Growth | None:
-    block = max(1, min(block, values.size // MIN_ROUNDS))
-    fit = trend(values, block)
+    """Growth of a series; in a short one every value counts, in a long one blocks do."""
+    points = block_medians(values, max(1, min(block, values.size // MIN_POINTS_PER_SERIES)))
+    fit = trend(points)
     if fit is None:
         return None
-    separation = 0.5
-    stride = max(1, values.size // 2000)
-    thin = values[::stride]
-    for share in (0.35, 0.5, 0.65):
-        separation = max(separation, _separation(thin, int(share * thin.size)))
-    return Growth(fit.spearman, fit.p_value, fit.growth, separation)
+    separation, jump_p = _jump(points)
+    return Growth(fit.spearman, fit.p_value, fit.growth, separation, jump_p)
 
 
 def _wait_growth(features: Features, waited: Mask) -> Growth | None:
@@ -122,8 +134,8 @@ def _wait_growth(features: Features, waited: Mask) -> Growth | None:
             return None
         third = max(1, rounds.size // 3)
         begin, end = float(rounds[:third].mean()), float(rounds[-third:].mean())
-        half = _separation(rounds, rounds.size // 2)
-        return Growth(fit.spearman, fit.p_value, end / begin if begin > 0 else float("inf"), half)
+        factor = end / begin if begin > 0 else float("inf")
+        return Growth(fit.spearman, fit.p_value, factor, *_jump(rounds))
     if waits.size <= size:
         return None
     early, late = waits[:-size], waits[size:]
@@ -134,7 +146,8 @@ def _wait_growth(features: Features, waited: Mask) -> Growth | None:
     up = int((late[used] > early[used]).sum())
     begin, end = float(early[used].sum()), float(late[used].sum())
     p_value = min(1.0, 2.0 * tail_probability(max(up, count - up), count, 50_000, 100_000))
-    return Growth(2.0 * up / count - 1.0, p_value, end / begin if begin > 0 else float("inf"), up / count)
+    factor = end / begin if begin > 0 else float("inf")
+    return Growth(2.0 * up / count - 1.0, p_value, factor, up / count, 1.0)
 
 
 def _spread(features: Features) -> WorkerSpread | None:
@@ -153,10 +166,13 @@ def _spread(features: Features) -> WorkerSpread | None:
     own, others = fetches.ns[fetches.worker == slowest], fetches.ns[fetches.worker != slowest]
     rest = np.sort(medians[(medians >= 0) & (np.arange(workers) != slowest)])
     usual = float(np.median(others))
+    cut = np.partition(fetches.ns, fetches.ns.size - own.size)[-own.size]
+    longest = int((own >= cut).sum())
     return WorkerSpread(
         slowest=slowest,
         ratio=float(medians[slowest]) / max(usual, 1.0),
         consistency=float((own > np.quantile(others, 0.9)).mean()),
+        p_value=min(1.0, workers * tail_probability(longest, own.size, own.size, fetches.ns.size)),
         rivals=float(rest[-1] / max(np.median(rest[:-1]), 1.0)) if rest.size > 1 else 1.0,
     )
 
@@ -218,6 +234,7 @@ def measure(features: Features) -> Measures:
         steady_share=features.share_of_time(steady),
         late_share=features.share_of_time(later) if enough else float("nan"),
         start_share=float(waits[:head].sum()) / total if total > 0 else 0.0,
+        start_steps=float(waits[:head].sum()) / step if step > 0 else float("inf"),
         start_excess=start_excess,
         epoch_share=epoch_share,
         epoch_wait_steps=epoch_wait,

@@ -19,6 +19,9 @@ from traceml_lite.stats.tails import Modes, split_modes
 SLOW_SEPARATION = 5.0
 # A fetch that takes less than twice as long is not called slow.
 SLOW_RATIO = 2.0
+# When more than this share would be slow, that is the usual and the rest is quick: the last fetches of a
+# pool that shares its CPUs, cached batches. One of two workers, or every other batch, is a half.
+SLOW_SHARE = 0.6
 # Outliers where the split finds no second mode because they are too few: so far above the median, in robust
 # standard deviations of the log, and so many times as long.
 OUTLIER_SIGMAS = 6.0
@@ -79,6 +82,8 @@ def slow_fetches(ns: Int, step_median_ns: float) -> tuple[Mask, float, Modes | N
         floor = max(floor, int(FETCH_FLOOR_STEPS * step_median_ns))
     modes = split_modes(ns, floor)
     if modes is not None and modes.separation >= SLOW_SEPARATION and 10**modes.decades >= SLOW_RATIO:
+        if modes.high_share > SLOW_SHARE:
+            return np.zeros(ns.size, dtype=np.bool_), 1.0, modes
         return ns > modes.split, 10**modes.decades, modes
     stride = max(1, ns.size // SAMPLE_SIZE)
     logs = np.log(np.maximum(ns[::stride], floor))

@@ -26,6 +26,8 @@ SATURATED_LOAD = 1.05
 SLOW_WORKER_RATIO = 1.7
 # ... and nearly all of its fetches lie above nine tenths of the others'.
 SLOW_WORKER_CONSISTENCY = 0.7
+# Chance that the longest fetches fall on one worker by accident.
+WORKER_LEVEL = 0.02
 # Cadence by stalls alone: share of stalls on the phase and of the phase's places that stall.
 ON_PHASE = 0.55
 RECALL = 0.6
@@ -88,14 +90,16 @@ def _off_phase(seen: Measures) -> float:
     return float(waits[~on].sum()) / total if total > 0 else float("nan")
 
 
-def _worker_contrast(seen: Measures) -> float:
+def worker_contrast(seen: Measures, level: float = WORKER_LEVEL) -> float:
+    """How clearly one worker's fetches are longer than everybody else's."""
     spread = seen.spread
     if spread is None:
         return 0.0
     return (
         above(spread.ratio, SLOW_WORKER_RATIO, 1.25)
         * above(spread.consistency, SLOW_WORKER_CONSISTENCY, 1.2)
-        * below(spread.rivals, spread.ratio, 1.3)
+        * below(spread.rivals, max(1.2, spread.ratio**0.6), 1.2)
+        * unlikely(spread.p_value, level)
     )
 
 
@@ -119,7 +123,7 @@ def saturated_pool(seen: Measures) -> Evidence:
     numbers = {"load": seen.load, "recurrence": seen.recurrence, "waited_share": seen.waited_share}
     if seen.fetch is not None:
         spread = seen.spread
-        alike = 1.0 - _worker_contrast(seen)
+        alike = 1.0 - worker_contrast(seen)
         score = (
             unrest(seen) * above(seen.load, SATURATED_LOAD, 1.15) * alike * (1.0 - _structured(seen.fetch))
         )
@@ -175,7 +179,7 @@ def slow_worker(seen: Measures) -> Evidence:
         spread = seen.spread
         if spread is None:
             return evidence("slow_worker", 0.0, {}, missing=["which worker made which batch"], measured=False)
-        score = unrest(seen) * _worker_contrast(seen)
+        score = unrest(seen) * worker_contrast(seen)
         text = (
             f"worker {spread.slowest} takes {digits(spread.ratio)} times as long as the others; "
             f"{percent(spread.consistency)} of its fetches exceed nine tenths of theirs"

@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 
 from traceml_lite.diagnose.shapes.measures import Measures
-from traceml_lite.diagnose.shapes.patterns import Pattern
-from traceml_lite.diagnose.shapes.pool import cadence_score, explained, round_score
+from traceml_lite.diagnose.shapes.patterns import SLOW_SHARE, Pattern
+from traceml_lite.diagnose.shapes.pool import cadence_score, explained, round_score, worker_contrast
 from traceml_lite.diagnose.shapes.scoring import above, below, either, evidence, unlikely
 from traceml_lite.diagnose.shapes.steady import unrest
 from traceml_lite.diagnose.words import counted, digits, duration, percent
@@ -24,6 +24,10 @@ EXPLAINED = 0.45
 FETCH_RECALL = 0.7
 # Regular in seconds: root mean square deviation as a share of the period.
 CLOCK_DEVIATION = 0.12
+# Chance of so regular an arrangement at any period tried, where slow ones fall at random.
+PERIOD_LEVEL = 0.01
+# From here on chance is no longer the better explanation, if an arrangement fits: then neither is named.
+DOUBT_LEVEL = 0.15
 # p-values for a clock: on its own, and where all workers are held up together.
 CLOCK_LEVEL = 0.005
 CLOCK_LEVEL_TOGETHER = 0.3
@@ -35,11 +39,11 @@ HEAVY_TIME = 0.3
 LIGHT_LOAD = 1.05
 
 
-def data_score(seen: Measures) -> float:
+def data_score(seen: Measures, level: float = PERIOD_LEVEL) -> float:
     """How clearly slow fetches (or, without fetch times, stalls) recur at a fixed distance in rank."""
     pattern = seen.fetch
     if pattern is None:
-        return _wait_period(seen)
+        return _wait_period(seen, level)
     fit = pattern.scanned
     if fit is None:
         return 0.0
@@ -48,22 +52,22 @@ def data_score(seen: Measures) -> float:
     # A period of the worker count is one worker as well as the data; a worker is the commoner cause.
     ahead = below(rivals, max(here, 1e-9) * 0.98, 1.05) if rivals > 0 else 1.0
     return (
-        unlikely(fit.p_corrected, 0.01)
+        unlikely(fit.p_corrected, level)
         * above(here, EXPLAINED * 0.9, 1.15)
         * above(fit.recall, FETCH_RECALL, 1.2)
         * ahead
     )
 
 
-def _wait_period(seen: Measures) -> float:
+def _wait_period(seen: Measures, level: float = PERIOD_LEVEL) -> float:
     fit, workers = seen.wait.scanned, seen.features.workers
     if fit is None:
         return 0.0
-    score = cadence_score(fit)
+    score = cadence_score(fit, level)
     return score * 0.3 if fit.period == workers else score
 
 
-def turn_score(seen: Measures) -> float:
+def turn_score(seen: Measures, level: float = PERIOD_LEVEL) -> float:
     """How clearly every k-th fetch of each worker is the slow one."""
     pattern = seen.fetch
     if pattern is None or pattern.by_turn is None:
@@ -72,7 +76,7 @@ def turn_score(seen: Measures) -> float:
     here = explained(fit)
     rival = explained(pattern.scanned)
     return (
-        unlikely(fit.p_corrected, 0.01)
+        unlikely(fit.p_corrected, level)
         * above(here, EXPLAINED + 0.15, 1.15)
         * above(fit.recall, FETCH_RECALL, 1.2)
         * above(here, max(rival, 1e-9), 1.05)
@@ -88,7 +92,7 @@ def clock_score(seen: Measures) -> float:
     regular = below(fit.deviation, CLOCK_DEVIATION, 1.4)
     if pattern.source == "fetch" and (seen.features.workers or 0) >= 2:
         shared = above(pattern.together, TOGETHER, 1.15)
-        alone = unlikely(fit.p_value, CLOCK_LEVEL) * above(pattern.together, 0.3, 1.3)
+        alone = unlikely(fit.p_value, CLOCK_LEVEL)
         score = regular * either(shared * unlikely(fit.p_value, CLOCK_LEVEL_TOGETHER), alone)
     else:
         score = regular * unlikely(fit.p_value, CLOCK_LEVEL)
@@ -220,7 +224,12 @@ def slow_sample(seen: Measures) -> Evidence:
     """A few fetches far above the rest, at no regular distance; what is behind them waits."""
     features = seen.features
     pattern = seen.fetch if seen.fetch is not None else seen.wait
-    regular = max(data_score(seen), turn_score(seen), clock_score(seen))
+    regular = max(
+        data_score(seen, DOUBT_LEVEL),
+        turn_score(seen, DOUBT_LEVEL),
+        clock_score(seen),
+        worker_contrast(seen, DOUBT_LEVEL),
+    )
     numbers = _pattern_numbers(pattern) | {"heavy_time": seen.heavy_time, "load": seen.load}
     if seen.fetch is None:
         rare = below(seen.wait.share, 0.45, 1.15) * above(seen.wait.events.size, 0.7, 1.5)
@@ -234,7 +243,11 @@ def slow_sample(seen: Measures) -> Evidence:
             contradicts=[text] if score <= 0.5 else (),
             missing=[f"fetch times ({features.fetch_missing})"],
         )
-    apart = above(pattern.ratio, 2.5, 1.3) * below(pattern.share, 0.45, 1.2) if pattern.events.size else 0.0
+    apart = (
+        above(pattern.ratio, 2.5, 1.3) * below(pattern.share, SLOW_SHARE + 0.05, 1.05)
+        if pattern.events.size
+        else 0.0
+    )
     broad = above(seen.heavy_time, HEAVY_TIME, 1.2) * below(seen.load, LIGHT_LOAD, 1.15)
     score = unrest(seen) * either(apart, broad) * (1.0 - regular)
     if pattern.events.size:

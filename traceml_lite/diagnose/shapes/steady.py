@@ -14,9 +14,11 @@ from traceml_lite.records.results import Evidence
 
 # Below this share of the time waiting is not worth an experiment.
 IDLE_SHARE = 0.02
-# Waiting with a place of its own (an epoch's start, a worker's start) is named from a smaller share on: it
-# is known what to change. A whole run that loses less than this to it is healthy.
-PLACED_SHARE = 0.004
+# Waiting with a place of its own (the start of the run or of an epoch) is named from a smaller share on, if
+# it is long enough to be noticed there: it is known what to change.
+PLACED_SHARE = 0.002
+# ... noticed: so many steps long.
+PLACED_STEPS = 4.0
 # What one usual fetch does not explain: the first wait of a healthy pool is one fetch, the slowest of its
 # first round perhaps twice that.
 START_EXCESS = 3.0
@@ -29,13 +31,17 @@ UNIFORM_RATIO = 3.0
 UNIFORM_LOW_STEPS = 0.05
 # Share of the waiting that must stand at epoch starts.
 EPOCH_SHARE = 0.5
-# A start of an epoch is felt from this many steps on.
-EPOCH_WAIT_STEPS = 0.5
+# The start of an epoch stands out from this many steps on, or from this share of the run's time on.
+EPOCH_WAIT_STEPS = 1.8
+EPOCH_TIME_SHARE = 0.04
 # Growth from the first to the last quarter, and rank correlation with time, that make a drift.
 DRIFT_FACTOR = 1.6
 DRIFT_ORDER = 0.7
 # A jump that stays: chance that a later value exceeds an earlier one.
-JUMP_SEPARATION = 0.85
+JUMP_SEPARATION = 0.88
+# Levels of the two tests. Pettitt's cannot go below 0.008 in 16 deliveries.
+DRIFT_LEVEL = 0.003
+JUMP_LEVEL = 0.02
 
 
 def unrest(seen: Measures) -> float:
@@ -46,21 +52,21 @@ def unrest(seen: Measures) -> float:
 def _epoch_score(seen: Measures) -> float:
     if seen.features.epoch_starts.size < 2:
         return 0.0
-    return (
-        above(seen.epoch_share, EPOCH_SHARE, 1.3)
-        * above(seen.epoch_wait_steps, EPOCH_WAIT_STEPS, 1.5)
-        * above(seen.epoch_time_share, PLACED_SHARE, 1.5)
+    felt = either(
+        above(seen.epoch_wait_steps, EPOCH_WAIT_STEPS, 1.3) * above(seen.epoch_time_share, PLACED_SHARE, 1.5),
+        above(seen.epoch_wait_steps, 0.3, 1.5) * above(seen.epoch_time_share, EPOCH_TIME_SHARE, 1.4),
     )
+    return above(seen.epoch_share, EPOCH_SHARE, 1.3) * felt
 
 
 def _start_score(seen: Measures) -> float:
     """Slow first deliveries and nothing afterwards."""
     quiet = seen.late_share if not math.isnan(seen.late_share) else seen.steady_share
     calm = below(quiet, 0.03, 1.6)
-    felt = above(seen.start_share, PLACED_SHARE, 1.5)
+    felt = above(seen.start_share, PLACED_SHARE, 1.5) * above(seen.start_steps, PLACED_STEPS, 1.3)
     slow = seen.fetch
     if slow is None:
-        return calm * felt * above(seen.start_excess, START_EXCESS, 1.4)
+        return calm * above(seen.start_share, 0.01, 1.4) * above(seen.start_excess, START_EXCESS, 1.4)
     head = slow.events.size > 0 and bool((slow.events < seen.features.fill).all())
     if head:
         # The slow ones are the first of the run and there are others to compare them with.
@@ -169,19 +175,19 @@ def epoch_boundary(seen: Measures) -> Evidence:
     )
 
 
-def _growth_score(growth: Growth | None, level: float) -> float:
+def _growth_score(growth: Growth | None) -> float:
     if growth is None or math.isnan(growth.factor):
         return 0.0
-    steadily = above(growth.order, DRIFT_ORDER, 1.15)
-    jump = above(growth.separation, JUMP_SEPARATION, 1.06)
-    return either(steadily, jump) * above(growth.factor, DRIFT_FACTOR, 1.25) * unlikely(growth.p_value, level)
+    steadily = above(growth.order, DRIFT_ORDER, 1.15) * unlikely(growth.p_value, DRIFT_LEVEL)
+    jump = above(growth.separation, JUMP_SEPARATION, 1.06) * unlikely(growth.jump_p, JUMP_LEVEL)
+    return either(steadily, jump) * above(growth.factor, DRIFT_FACTOR, 1.25)
 
 
 def drift(seen: Measures) -> Evidence:
     """Waits grow over the run, or jump and stay up."""
     growth = seen.fetch_growth if seen.fetch is not None else seen.wait_growth
     what = "fetch times" if seen.fetch is not None else "the waits of a round"
-    score = unrest(seen) * _growth_score(growth, 0.01)
+    score = unrest(seen) * _growth_score(growth)
     if growth is None:
         return evidence(
             "drift",
