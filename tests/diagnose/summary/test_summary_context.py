@@ -179,3 +179,29 @@ def test_a_single_absent_counter_is_named_in_words() -> None:
 def test_a_capability_that_was_missing_is_named() -> None:
     run = replace(pool(6), capabilities={"hooks": "torch 9 is not known", "rchar": None})
     assert ("hooks",) in [absence.what for absence in summarize(run).not_measured]
+
+
+def test_an_iterator_that_was_made_and_never_asked_is_no_epoch() -> None:
+    found = edges_of(
+        Event("iterator", 0, 0, {"epoch": 0, "iter_ns": 100 * MS}),
+        Event("iterator", 1, 7, {"epoch": 0, "iter_ns": 1 * MS}),
+        Event("epoch_start", 2, 0, {"epoch": 1, "iter_ns": 10 * MS}),
+    )
+    assert isinstance(found.later, Edge)
+    assert found.later.epochs == 1
+
+
+def test_the_share_of_the_edges_weighs_a_sampled_run() -> None:
+    run = chain([100] + [2] * 999, [8] * 1000, num_workers=1, prefetch_factor=1)
+    made = (Event("iterator", 0, 0, {"epoch": 0, "iter_ns": 100 * MS}),)
+    kept = np.arange(1000) % 10 == 0
+    sampled = with_trace(
+        run,
+        events=made,
+        deliveries=run.main.deliveries.take(kept),
+        sampled="1 in 10",
+        delivered=1000,
+        sampled_floor_ns=50 * MS,
+    )
+    whole = summarize(with_trace(run, events=made)).edges.share
+    assert value(summarize(sampled).edges.share) == pytest.approx(value(whole), rel=0.01)

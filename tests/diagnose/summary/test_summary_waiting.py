@@ -9,7 +9,7 @@ from traceml_lite.diagnose.summary import summarize
 from traceml_lite.diagnose.summary.numbers import ratio_estimate
 from traceml_lite.records.results import Estimate
 from traceml_lite.records.run import LoaderConfig, Run, from_arrays
-from traceml_lite.records.summary import Gaps, Stalls, Waits
+from traceml_lite.records.summary import Gaps, Stalls, Waits, Workers
 
 
 def waits(found: object) -> Waits:
@@ -246,3 +246,43 @@ def test_a_loader_is_chosen_by_number_name_or_part_of_a_name() -> None:
 def test_a_run_without_a_loader_is_an_error_that_says_so() -> None:
     with pytest.raises(MissingColumnError, match="no DataLoader"):
         summarize(Run("nowhere", ()))
+
+
+def test_what_goes_on_around_the_waits_of_a_sampled_run_is_that_of_the_whole_one() -> None:
+    # Long waits go with long steps, slow fetches and an empty queue; a sample holds too many of them.
+    random = np.random.default_rng(6)
+    n, floor = 40_000, 80 * MS
+    long = random.random(n) < 0.03
+    full = chain(
+        np.where(long, 100.0, random.exponential(2, n)),
+        np.where(long, 50.0, 5.0),
+        num_workers=2,
+        prefetch_factor=2,
+        worker=np.arange(n) % 2,
+        queue_size=np.where(long, 0, 3),
+        fetch_start_ns=np.zeros(n),
+        fetch_end_ns=np.where(long, 90 * MS, 10 * MS),
+    )
+    kept = (np.arange(n) % 10 == 0) | long
+    sampled = with_trace(
+        full,
+        deliveries=full.main.deliveries.take(kept),
+        sampled="1 in 10",
+        delivered=n,
+        sampled_floor_ns=floor,
+    )
+    whole, part = summarize(full), summarize(sampled)
+    assert value(part.consumer.p95_step_ns) == value(whole.consumer.p95_step_ns)
+    assert value(part.supply.queue_empty_share) == pytest.approx(
+        value(whole.supply.queue_empty_share), abs=0.003
+    )
+    assert isinstance(part.workers, Workers)
+    assert isinstance(whole.workers, Workers)
+    assert value(part.workers.pool.p95_fetch_ns) == value(whole.workers.pool.p95_fetch_ns)
+    assert value(part.workers.pool.deliveries) == pytest.approx(n, rel=0.001)
+    assert value(part.workers.lines[1].deliveries) > 0
+
+
+def test_overtakings_cannot_be_counted_in_a_sample() -> None:
+    run = with_trace(chain([1] * 4, [1] * 4, rank=[0, 2, 1, 3]), sampled="some", delivered=40)
+    assert "sampled" in reason(summarize(run).order)

@@ -31,7 +31,7 @@ NS_PER_S = 1e9
 
 def consumer_step(view: View) -> ConsumerStep:
     """The consumer's side in the steady state (the whole run where there is none)."""
-    span = view.steady if view.n_steady else slice(None)
+    span = view.even
     p50: Measured
     p95: Measured
     if isinstance(view.step_ns, NotMeasured):
@@ -155,7 +155,7 @@ def probe_cost(run: Run, view: View) -> ProbeCost:
     return ProbeCost(
         consumer_ns_per_delivery=consumer,
         worker_ns_per_fetch=worker,
-        consumer_share=_against(consumer, view.n, loop_ns(view), "no delivery"),
+        consumer_share=_against(consumer, view.stands_for(slice(None)), loop_ns(view), "no delivery"),
         worker_share=_against(worker, *_fetch_time(view), "no fetch was seen"),
         fixed_cpu_ns=absent if fixed is None else Estimate(float(fixed), n=1, method="measured once"),
         dropped_records=absent
@@ -181,9 +181,11 @@ def _fetch_time(view: View) -> tuple[int, int]:
     return view.fetches.count, int((end - start).sum())
 
 
-def _against(per_record: Measured, records: int, time_ns: int, missing: str) -> Measured:
+def _against(per_record: Measured, records: int, time_ns: float | NotMeasured, missing: str) -> Measured:
     if isinstance(per_record, NotMeasured):
         return per_record
+    if isinstance(time_ns, NotMeasured):
+        return time_ns
     if not records or time_ns <= 0:
         return NotMeasured(missing)
     share = per_record.value * records / time_ns

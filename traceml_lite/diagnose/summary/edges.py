@@ -53,11 +53,13 @@ def _times(events: Iterable[Event], kinds: tuple[str, ...], name: str) -> dict[K
 
 
 def _keys(view: View, iters: dict[Key, int], stops: dict[Key, int]) -> list[Key]:
-    """Every (iterator, epoch) that began, in order; an epoch without a delivery is known by its events."""
-    keys = set(iters) | set(stops)
-    for row in np.searchsorted(view.group, np.arange(view.groups)):
-        keys.add(_key(view, int(row)))
-    return sorted(keys)
+    """Every (iterator, epoch) that delivered or ended, in order.
+
+    An iterator that was made and never asked is none, as a StatefulDataLoader makes one for its state; only
+    where nothing was delivered at all is the making of one what there is to tell.
+    """
+    keys = {_key(view, int(row)) for row in np.searchsorted(view.group, np.arange(view.groups))}
+    return sorted(keys | set(stops) or set(iters))
 
 
 def _key(view: View, row: int) -> Key:
@@ -107,17 +109,24 @@ def _share(view: View, iters: dict[Key, int], stops: dict[Key, int], first_waits
     if not iters and not stops:
         return NO_EVENTS
     outside = sum(iters.values()) + sum(stops.values())
-    total = outside + loop_ns(view)
+    looped = loop_ns(view)
+    if isinstance(looped, NotMeasured):
+        return looped
+    total = outside + looped
     if total <= 0:
         return NotMeasured("no time passed")
     value = (outside + sum(first_waits.values())) / total
     return Estimate(value, n=len(first_waits), method="of all waits, steps, iter() and StopIteration")
 
 
-def loop_ns(view: View) -> int:
+def loop_ns(view: View) -> float | NotMeasured:
     """Waits and measured steps together: the time the loop is known to have spent."""
-    steps = 0 if isinstance(view.step_ns, NotMeasured) else int(view.step_ns.sum(where=view.step_ns >= 0))
-    return int(view.wait_ns.sum()) + steps
+    if isinstance(view.weight, NotMeasured):
+        return view.weight
+    spent = view.wait_ns
+    if not isinstance(view.step_ns, NotMeasured):
+        spent = spent + np.maximum(view.step_ns, 0)
+    return float(spent.sum() if view.weight is None else spent @ view.weight)
 
 
 def _words(event: Event) -> str:

@@ -25,7 +25,7 @@ MAX_IMPOSSIBLE_SHARE = 0.01
 
 def supply(view: View, stalled: Mask | None) -> Supply:
     """The supply side of the steady state (of the whole run where there is none)."""
-    span = view.steady if view.n_steady else slice(None)
+    span = view.even
     ready = _ready_at_ask(view)
     lag = _lag(view)
     mean: Measured
@@ -47,13 +47,8 @@ def supply(view: View, stalled: Mask | None) -> Supply:
     if isinstance(lag, NotMeasured):
         p50 = p95 = longest = lag_share = lag
     else:
-        lag, waits = lag[span], view.wait_ns[span]
-        known = lag >= 0
-        lag, waits = lag[known], waits[known]
-        p50, p95, longest = (
-            quantile_estimates(lag, (0.5, 0.95, 1.0)) if len(lag) else (NotMeasured("no fetch"),) * 3
-        )
-        lag_share = ratio_estimate(lag, waits, view.block, what="nothing waited")
+        p50, p95, longest = _lag_quantiles(lag[span])
+        lag_share = _lag_share(view, lag)
     return Supply(
         capacity_batches=view.warm_up,
         ready_at_ask_batches=mean,
@@ -68,6 +63,23 @@ def supply(view: View, stalled: Mask | None) -> Supply:
         max_lag_ns=longest,
         lag_share_of_waiting=lag_share,
     )
+
+
+def _lag_quantiles(lag_ns: NDArray[np.int64]) -> tuple[Measured, ...]:
+    known = lag_ns[lag_ns >= 0]
+    return quantile_estimates(known, (0.5, 0.95, 1.0)) if len(known) else (NotMeasured("no fetch"),) * 3
+
+
+def _lag_share(view: View, lag_ns: NDArray[np.int64]) -> Measured:
+    if isinstance(view.weight, NotMeasured):
+        return view.weight
+    rows: NDArray[Any] = lag_ns >= 0
+    if view.n_steady and not isinstance(view.steady, slice):
+        rows &= view.steady
+    lag, waits = lag_ns[rows], view.wait_ns[rows]
+    if view.weight is not None:
+        lag, waits = lag * view.weight[rows], waits * view.weight[rows]
+    return ratio_estimate(lag, waits, view.block, what="nothing waited")
 
 
 def _zero_share(column: NDArray[Any]) -> Measured:
@@ -213,6 +225,8 @@ def order(view: View) -> Order | NotMeasured:
     n = len(ranks)
     if not ((np.diff(ranks) < 0) & (np.diff(group) == 0)).any():
         return Order(0, 0, 0, 0, n) if n else NotMeasured("measured in no element")
+    if view.trace.sampled is not None:
+        return NotMeasured("the trace is sampled: who passed whom needs every delivery")
     places = np.empty(n, dtype=np.int64)
     # Ranks used up by an iterable's end leave holes: places are counted among the ranks that came.
     places[np.lexsort((ranks, group))] = np.arange(n)

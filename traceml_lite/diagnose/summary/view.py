@@ -31,8 +31,6 @@ class Fetches:
     rows: Mask | None
     """Rows of the table that are finished fetches; None is all of them."""
     count: int
-    own_table: bool
-    """True where every fetch is here; False where only those of kept deliveries are."""
 
     def column(self, name: str) -> NDArray[Any] | NotMeasured:
         """A column over the finished fetches; element -1 is "not measured"."""
@@ -65,6 +63,12 @@ class View:
     fetches: Fetches | NotMeasured
     weight: NDArray[np.float64] | NotMeasured | None
     """How many deliveries each kept one stands for; None where every delivery was kept."""
+    even: slice | NDArray[Any]
+    """Rows of the steady state (of the whole run where there is none) in which each delivery counts alike.
+
+    In a sampled trace the long waits are all there and the short ones are not: of the long ones as few are
+    taken as of the short ones were kept. Where it is not known how it was sampled, these are all rows.
+    """
 
     def column(self, name: str) -> NDArray[Any] | NotMeasured:
         """A column over all deliveries of the view."""
@@ -92,6 +96,12 @@ class View:
         """
         rounds = max(1, int(self.warm_up.value)) if isinstance(self.warm_up, Estimate) else 1
         return rounds * -(-int(np.ceil(self.n ** (1 / 3))) // rounds)
+
+    def stands_for(self, rows: slice | NDArray[Any]) -> int:
+        """How many deliveries the selected rows stand for: their number, unless the trace is sampled."""
+        if self.weight is None or isinstance(self.weight, NotMeasured):
+            return len(self.wait_ns[rows])
+        return round(float(self.weight[rows].sum()))
 
     @property
     def same_epoch(self) -> Mask:
@@ -132,6 +142,8 @@ def look(trace: LoaderTrace) -> View:
     if warm and n:
         steady = delivery >= warm
         n_steady = int(np.count_nonzero(steady))
+    weight = _weight(trace, table, n, fast_forwarded)
+    even = evenly(weight, n, steady if n_steady else slice(None))
     return View(
         trace=trace,
         table=table,
@@ -145,8 +157,9 @@ def look(trace: LoaderTrace) -> View:
         warm_up=warm_up,
         steady=steady,
         n_steady=n_steady,
-        fetches=_fetches(trace, table),
-        weight=_weight(trace, table, n, fast_forwarded),
+        fetches=_fetches(trace, table, None if weight is None else evenly(weight, n, slice(None))),
+        weight=weight,
+        even=even,
     )
 
 
@@ -161,6 +174,28 @@ def _weight(
     kept = int(np.count_nonzero(short))
     left = trace.delivered - fast_forwarded - (n - kept)
     return np.where(short, max(left / kept, 1.0) if kept else 1.0, 1.0)
+
+
+def evenly(
+    weight: NDArray[np.float64] | NotMeasured | None, n: int, span: slice | Mask, draws: int | None = None
+) -> slice | NDArray[Any]:
+    """Rows of a span at even distances along what they stand for.
+
+    Args:
+        weight: How many deliveries each row stands for; without it every row is taken.
+        n: Rows there are.
+        span: Which of them.
+        draws: How many; by default so few that no row is taken twice.
+
+    Returns:
+        The span itself, or numbers of rows.
+    """
+    if weight is None or isinstance(weight, NotMeasured):
+        return span
+    rows, up_to = np.arange(n)[span], np.cumsum(weight[span])
+    draws = draws or max(1, int(up_to[-1] / weight[span].max()))
+    even: NDArray[Any] = rows[np.searchsorted(up_to, (np.arange(draws) + 0.5) * (up_to[-1] / draws))]
+    return even
 
 
 def _without_fast_forward(table: Table) -> tuple[Table, int]:
@@ -197,25 +232,33 @@ def _steps(table: Table, group: Ints, delivery: Ints) -> Ints | NotMeasured:
     return derived if (derived >= 0).any() else NotMeasured("one delivery only: no step ended")
 
 
-def _fetches(trace: LoaderTrace, deliveries: Table) -> Fetches | NotMeasured:
+def _fetches(
+    trace: LoaderTrace, deliveries: Table, even: slice | NDArray[Any] | None
+) -> Fetches | NotMeasured:
+    """Every finished fetch; of a sampled trace those of an even sample of the deliveries."""
     own = trace.fetches
-    if len(own) and "fetch_start_ns" in own and "fetch_end_ns" in own:
+    if even is None and len(own) and "fetch_start_ns" in own and "fetch_end_ns" in own:
         done = own["fetch_end_ns"] >= 0
         if "state" in own:
             done &= own["state"] == FETCH_DONE
-        return _finished(own, done, own_table=trace.sampled is None)
+        return _finished(own, done)
     start, end = deliveries.get("fetch_start_ns"), deliveries.get("fetch_end_ns")
     if start is None or end is None:
         missing = "fetch_end_ns" if end is None else "fetch_start_ns"
         return NotMeasured(deliveries.why_absent(missing) if len(deliveries) else "no delivery")
-    return _finished(deliveries, (end >= 0) & (start >= 0), own_table=False)
+    done = (end >= 0) & (start >= 0)
+    if even is not None:
+        chosen = np.zeros(len(done), dtype=np.bool_)
+        chosen[even] = True
+        done &= chosen
+    return _finished(deliveries, done)
 
 
-def _finished(table: Table, done: Mask, *, own_table: bool) -> Fetches | NotMeasured:
+def _finished(table: Table, done: Mask) -> Fetches | NotMeasured:
     count = int(np.count_nonzero(done))
     if not count:
         return NotMeasured("no fetch was seen to end")
-    return Fetches(table, None if count == len(done) else done, count, own_table)
+    return Fetches(table, None if count == len(done) else done, count)
 
 
 def fetched_by_consumer(view: View) -> bool:

@@ -13,7 +13,7 @@ from traceml_lite.diagnose.summary.numbers import (
     quantile_estimates,
     ratio_estimate,
 )
-from traceml_lite.diagnose.summary.view import Mask, View
+from traceml_lite.diagnose.summary.view import Mask, View, evenly
 from traceml_lite.records.results import Estimate
 from traceml_lite.records.run import UNKNOWN_WORKER
 from traceml_lite.records.summary import Gaps, Measured, NotMeasured, Place, Stalls, Waits
@@ -136,7 +136,7 @@ def stalls(view: View, given_ns: int | None) -> tuple[Stalls, Mask] | NotMeasure
         return NotMeasured("no delivery")
     if view.n == 1 and given_ns is None:
         return NotMeasured("one delivery: there is no other wait to tell a stall from")
-    rows = _even_rows(view)
+    rows = evenly(view.weight, view.n, view.steady if view.n_steady else slice(None), MAX_DRAWS)
     steps = None
     if not isinstance(view.step_ns, NotMeasured):
         steps = view.step_ns[rows]
@@ -144,8 +144,8 @@ def stalls(view: View, given_ns: int | None) -> tuple[Stalls, Mask] | NotMeasure
     threshold = stall_threshold_ns(view.wait_ns[rows], steps, given_ns)
     mask: Mask = view.wait_ns > threshold.value_ns
     found_rows = np.flatnonzero(mask)
-    n = _stands_for(view, mask)
-    in_steady = n if isinstance(view.steady, slice) else _stands_for(view, mask & view.steady)
+    n = view.stands_for(mask)
+    in_steady = n if isinstance(view.steady, slice) else view.stands_for(mask & view.steady)
     carried: Measured
     if isinstance(view.weight, NotMeasured):
         carried = view.weight
@@ -156,36 +156,13 @@ def stalls(view: View, given_ns: int | None) -> tuple[Stalls, Mask] | NotMeasure
         threshold_ns=threshold.value_ns,
         threshold_source=threshold.method,
         n=n,
-        deliveries=_stands_for(view, np.ones(view.n, dtype=np.bool_)),
+        deliveries=view.stands_for(slice(None)),
         n_warm_up=n - in_steady,
         share_of_waiting=carried,
         places=tuple(place(view, int(row)) for row in found_rows[:MAX_PLACES]),
         gaps=_gaps(view, found_rows, threshold.value_ns),
     )
     return found, mask
-
-
-def _stands_for(view: View, mask: Mask) -> int:
-    """How many deliveries the selected rows stand for: their number, unless the trace is sampled."""
-    if view.weight is None or isinstance(view.weight, NotMeasured):
-        return int(np.count_nonzero(mask))
-    return round(float(view.weight.sum(where=mask)))
-
-
-def _even_rows(view: View) -> slice | NDArray[Any]:
-    """Rows of the steady state (of the whole run where there is none) in which each delivery counts alike.
-
-    In a sampled trace the long waits are all there and the short ones are not: rows are drawn at even
-    distances along what they stand for.
-    """
-    span = view.steady if view.n_steady else slice(None)
-    if view.weight is None or isinstance(view.weight, NotMeasured):
-        return span
-    rows = np.arange(view.n)[span]
-    up_to = np.cumsum(view.weight[span])
-    draws = min(int(up_to[-1]), MAX_DRAWS)
-    drawn: NDArray[Any] = rows[np.searchsorted(up_to, (np.arange(draws) + 0.5) * (up_to[-1] / draws))]
-    return drawn
 
 
 def _gaps(view: View, rows: NDArray[np.intp], threshold_ns: int) -> Gaps | NotMeasured:

@@ -31,7 +31,13 @@ def workers(view: View) -> Workers | NotMeasured:
     if isinstance(fetches, NotMeasured):
         return fetches
     read = _reader(fetches)
-    pool = _line(read, slice(None), None, fetches.count, Estimate(float(view.n), n=view.n, method="count"))
+    pool = _line(
+        read,
+        slice(None),
+        None,
+        fetches.count,
+        Estimate(float(view.stands_for(slice(None))), n=view.n, method="count"),
+    )
     worker = fetches.column("worker")
     if isinstance(worker, NotMeasured):
         return Workers(pool, (), (), NotMeasured(f"needs the worker of a fetch: {worker.reason}"), 0)
@@ -64,9 +70,7 @@ def _delivered(view: View) -> Callable[[int], Measured]:
     if isinstance(worker, NotMeasured):
         reason = worker
         return lambda _: reason
-    ids, counts = np.unique(worker, return_counts=True)
-    by_id = dict(zip(ids.tolist(), counts.tolist(), strict=True))
-    return lambda w: Estimate(float(by_id.get(w, 0)), n=view.n, method="count")
+    return lambda w: Estimate(float(view.stands_for(worker == w)), n=view.n, method="count")
 
 
 def _line(
