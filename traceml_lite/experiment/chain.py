@@ -79,6 +79,9 @@ class Proposal:
 
 def next_proposal(known: Known) -> Proposal | None:
     """The next experiment, or None when the verdict stands or nothing is left that could change it."""
+    settled = stands(known) and known.diagnosis.cost.confidence >= SURE
+    if settled:
+        return None
     if known.diagnosis.shape.key not in _NOT_SWEPT and "workers" not in known.tried:
         counts = worker_counts(known.workers, known.cpus)
         return Proposal(
@@ -88,8 +91,7 @@ def next_proposal(known: Known) -> Proposal | None:
         )
     for name in _controls(known):
         if name not in known.tried:
-            # A saturated pool that one control has confirmed needs no second one.
-            if name == "stagger" and confirmed_by(known) and "in_order" in known.answers:
+            if stands(known) and name not in CONTROLS_OF_COST.get(known.diagnosis.cost.key, ()):
                 continue
             workers = (
                 () if known.workers >= 2 or name in ("ceiling", "repeat", "trivial") else ("num_workers=4",)
@@ -146,7 +148,12 @@ def verdict_shape(known: Known) -> Verdict:
         told = stagger if stagger is not None and stagger.key == "cadence_gone" else order
         assert told is not None
         return Verdict("saturated_pool", max(SURE, shape.confidence), told.statement)
-    if known.laws is not None and law is not None and law in SHAPES_OF_LAW and shape.key not in SHAPES_OF_LAW[law]:
+    if (
+        known.laws is not None
+        and law is not None
+        and law in SHAPES_OF_LAW
+        and shape.key not in SHAPES_OF_LAW[law]
+    ):
         shapes = SHAPES_OF_LAW[law]
         if law == "none":
             # No gap law leaves shapes open that the single run has judged; it stays with its own word.
@@ -186,10 +193,8 @@ def stands(known: Known) -> bool:
         return False
     confirmed = confirmed_by(known)
     if key in ("saturated_pool", "slow_worker"):
-        # The law is the same for both, so it takes fetch times or a control as well.
-        return any("control" in text for text in confirmed) or (
-            bool(confirmed) and known.diagnosis.shape.key == key and known.diagnosis.shape.confidence >= SURE
-        )
+        # The law of the gap is the same for both; only a control tells them apart from outside.
+        return any("control" in text for text in confirmed)
     return bool(confirmed)
 
 
@@ -207,7 +212,7 @@ class Reading:
 
 
 def read_first(summary: Summary, diagnosis: Diagnosis) -> list[Reading]:
-    """The first questions of the chain: waiting or not, uniform or not, structured or not, restarts, storage."""
+    """The first questions of the chain: waiting, uniform or not, structured or not, restarts, storage."""
     readings = [_waiting(summary, diagnosis)]
     if diagnosis.shape.key == "none":
         return readings
@@ -294,7 +299,10 @@ def _storage(summary: Summary) -> list[Reading]:
         return []
     rows = {row.key: row for row in summary.contrast.rows}
     evidence, quiet = [], True
-    for key, words in (("read_bytes", "bytes read from the device"), ("major_faults", "major page faults")):
+    for key, words in (
+        ("worker_read_bytes", "bytes read from the device"),
+        ("worker_major_faults", "major page faults"),
+    ):
         row = rows.get(key)
         slow = _value(row.slow) if row is not None else None
         if slow is None:
@@ -302,7 +310,10 @@ def _storage(summary: Summary) -> list[Reading]:
             continue
         evidence.append(f"median {words} in a slow interval: {slow:.3g}")
         quiet = quiet and slow == 0
-    for key, words in (("cpu_ns", "CPU time of the workers"), ("run_queue_ns", "their run-queue delay")):
+    for key, words in (
+        ("worker_cpu_ns", "CPU time of the workers"),
+        ("worker_run_queue_ns", "their run-queue delay"),
+    ):
         row = rows.get(key)
         slow, fast = (_value(row.slow), _value(row.fast)) if row is not None else (None, None)
         if slow is not None and fast is not None:

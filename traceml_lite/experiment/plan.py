@@ -288,10 +288,12 @@ def _lay_out(
             ]
             passes += _block(control.name, arms, request)
             continue
-        if not shared:
-            shared.append(arm(f"{base.label} [beside controls]", base, deliveries))
+        # A repetition is compared with itself, and persistent workers have an arm of their own length.
+        beside = f"{base.label} [beside controls]"
+        if control.name not in ("repeat", "persistent") and not any(one.name == beside for one in shared):
+            shared.insert(0, arm(beside, base, deliveries))
         shared += _shared_arms(control, base, facts, deliveries, arm, notes)
-    if len(shared) > 1:
+    if shared:
         passes += _block(CONTROL_BLOCK, shared, request)
     numbered = [
         replace(one, number=number, expected_s=_expected(facts, one)) for number, one in enumerate(passes, 1)

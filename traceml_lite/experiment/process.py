@@ -23,6 +23,8 @@ POLL_S = 0.1
 EXIT_GRACE_S = 10.0
 # For the stack that a hung child is asked for to reach its stderr.
 STACK_GRACE_S = 0.5
+# A killed process is gone within milliseconds, unless it hangs in the kernel (a dead network file system).
+GONE_WITHIN_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +101,10 @@ def run_child(
 
 
 def _end(child: subprocess.Popen[bytes]) -> int:
+    # Before it is waited for: its PID names the session as long as it is not reaped.
     killed = kill_session(child.pid)
     child.wait()
-    # A fork that was under way at the first look is there at the second.
-    return killed + kill_session(child.pid)
+    return killed
 
 
 def session_members(session: int) -> list[int]:
@@ -118,12 +120,21 @@ def session_members(session: int) -> list[int]:
 
 
 def kill_session(session: int) -> int:
-    """Kill every process of a session; returns how many there were."""
-    members = session_members(session)
-    for pid in members:
-        with suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, signal.SIGKILL)
-    return len(members)
+    """Kill every process of a session and wait until they are gone; returns how many there were.
+
+    Looked at again until nobody is left: a fork that was under way at one look is there at the next.
+    """
+    killed: set[int] = set()
+    deadline_s = time.monotonic() + GONE_WITHIN_S
+    while members := session_members(session):
+        for pid in members:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        killed.update(members)
+        if time.monotonic() > deadline_s:
+            break
+        time.sleep(0.005)
+    return len(killed)
 
 
 def _is_zombie(pid: int) -> bool:

@@ -87,8 +87,17 @@ def ensure_plan(
     folder: SweepFolder,
     limits: Limits,
     report: Callable[[Progress], None] | None = None,
+    *,
+    facts: Facts | None = None,
 ) -> tuple[Facts, Plan]:
     """The stored plan of this request, or a new one after a short first pass of the target.
+
+    Args:
+        request: What is asked for.
+        folder: Of the sweep.
+        limits: Budget and time limit.
+        report: Told that the first pass begins.
+        facts: Of an earlier first pass of the same target; then none is run.
 
     Raises:
         UsageError: The directory holds another sweep, or the request cannot be carried out.
@@ -97,6 +106,10 @@ def ensure_plan(
     stored = folder.read_plan(request)
     if stored is not None:
         return stored[1], stored[2]
+    if facts is not None:
+        plan = plan_sweep(request, facts, budget_s=limits.budget_s)
+        folder.write_plan(request, facts, plan)
+        return facts, plan
     began_s = time.monotonic()
     # Refused before anything is started, where the texts alone tell.
     first = parse_settings(request.settings)[0]

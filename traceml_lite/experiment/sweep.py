@@ -13,7 +13,7 @@ from traceml_lite._errors import TraceFormatError
 from traceml_lite.experiment.analyse import analyse
 from traceml_lite.experiment.atomic import write_json
 from traceml_lite.experiment.folder import SWEEP, SweepFolder
-from traceml_lite.experiment.plan import Request, describe
+from traceml_lite.experiment.plan import Facts, Request, describe
 from traceml_lite.experiment.runner import Limits, Progress, ensure_plan, run_plan
 from traceml_lite.experiment.scout import describe_facts
 from traceml_lite.records.sweep import SweepResult
@@ -29,6 +29,7 @@ def run_sweep(
     say: Callable[[str], None] | None = None,
     progress: Callable[[Progress], None] | None = None,
     allow_different: bool = False,
+    facts: Facts | None = None,
 ) -> SweepResult:
     """Run what is not run yet, conclude, and write ``sweep.json``.
 
@@ -39,6 +40,7 @@ def run_sweep(
         say: Gets lines about the plan and about what ended the sweep early.
         progress: Gets the state after each pass and now and then.
         allow_different: Compare arms that saw other indices, and name the difference.
+        facts: What an earlier first pass of the same target told; then none is run.
 
     Returns:
         The result, of what finished where not all did.
@@ -50,8 +52,9 @@ def run_sweep(
     """
     tell = say or (lambda line: None)
     place = SweepFolder(folder)
-    facts, plan = ensure_plan(request, place, limits or Limits(), progress)
-    for line in (*describe_facts(facts), *describe(plan), *plan.notes):
+    told = () if facts is not None else None
+    facts, plan = ensure_plan(request, place, limits or Limits(), progress, facts=facts)
+    for line in (*(describe_facts(facts) if told is None else told), *describe(plan), *plan.notes):
         tell(line)
     why = ""
     try:
