@@ -256,6 +256,11 @@ def _host(summary: Summary) -> str:
         text += f"; pressure {', '.join(shares)} of the time"
     if isinstance(host.throttled_share, Estimate):
         text += f"; throttled {f.percent(host.throttled_share.value)}"
+        if isinstance(host.throttled_periods, Estimate) and host.throttled_periods.value:
+            text += f" ({f.count(host.throttled_periods.value, 'period')})"
+    if isinstance(host.peak_shm_bytes, Estimate) and host.peak_shm_bytes.value:
+        unit = f.unit_for([host.peak_shm_bytes.value], f.SIZES)
+        text += f"; /dev/shm at most {f.cell(host.peak_shm_bytes, unit)} {unit.name}"
     if isinstance(host.open_files_growth, Estimate) and host.open_files_growth.value > 0:
         text += f"; {f.count(host.open_files_growth.value, 'more open file')}"
     return text

@@ -79,9 +79,10 @@ def render_not_measured(summary: Summary, *, width: int = f.WIDTH, color: bool =
     lines = []
     for absence in summary.not_measured:
         lines += f.labelled("  ", f"{', '.join(absence.what)}: {absence.reason}", width=width, indent=4)
-    said = {absence.reason for absence in summary.not_measured}
+    # What is missing only because a column is has been said with that column.
+    said = tuple(absence.reason for absence in summary.not_measured)
     for what, missing in _derived(summary):
-        if isinstance(missing, NotMeasured) and missing.reason not in said:
+        if isinstance(missing, NotMeasured) and not missing.reason.endswith(said):
             lines += f.labelled("  ", f"{what}: {missing.reason}", width=width, indent=4)
     return [f.bold(color)("Not measured"), *lines] if lines else []
 
@@ -217,9 +218,8 @@ def _troubles(summary: Summary, width: int) -> list[str]:
     lines = []
     for error in summary.edges.errors:
         lines += f.labelled("error", error, width=width)
-    if isinstance(summary.workers, Workers) and summary.workers.n_pid_changes:
-        changes = summary.workers.pid_changes
-        assert not isinstance(changes, NotMeasured)
+    changes = summary.workers.pid_changes if isinstance(summary.workers, Workers) else ()
+    if isinstance(summary.workers, Workers) and isinstance(changes, tuple) and changes:
         first = changes[0]
         text = f"{f.count(summary.workers.n_pid_changes, 'change')} of process within an epoch; first worker "
         text += f"{first.worker} in epoch {first.epoch}: {first.before_pid} to {first.after_pid}"

@@ -175,10 +175,7 @@ def _per_record(total_ns: float | None, records: int, absent: NotMeasured) -> Me
 def _fetch_time(view: View) -> tuple[int, int]:
     if isinstance(view.fetches, NotMeasured):
         return 0, 0
-    start, end = view.fetches.column("fetch_start_ns"), view.fetches.column("fetch_end_ns")
-    if isinstance(start, NotMeasured) or isinstance(end, NotMeasured):
-        return 0, 0
-    return view.fetches.count, int((end - start).sum())
+    return view.fetches.count, int((view.fetches.end_ns - view.fetches.start_ns).sum())
 
 
 def _against(per_record: Measured, records: int, time_ns: float | NotMeasured, missing: str) -> Measured:

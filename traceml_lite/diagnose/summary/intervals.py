@@ -77,9 +77,7 @@ class _Work:
     """Worker counters as functions of time: each fetch spends its amount evenly from start to end."""
 
     def __init__(self, fetches: Fetches, at_ns: NDArray[np.int64]) -> None:
-        start, end = fetches.column("fetch_start_ns"), fetches.column("fetch_end_ns")
-        assert not isinstance(start, NotMeasured)
-        assert not isinstance(end, NotMeasured)
+        start, end = fetches.start_ns, fetches.end_ns
         self._fetches = fetches
         # A fetch of no length still did its work: it gets one nanosecond to do it in.
         self._length = np.maximum(end - start, 1)

@@ -92,10 +92,10 @@ def _zero_share(column: NDArray[Any]) -> Measured:
 
 def _at_stalls(view: View, ready: NDArray[Any], stalled: Mask | None) -> tuple[Measured, Measured]:
     """Shares of the stalls at which the batch that came was ready, and at which only others were."""
-    end, ask = view.column("fetch_end_ns"), view.column("ask_ns")
-    if isinstance(end, NotMeasured) or isinstance(ask, NotMeasured):
-        missing = NotMeasured("needs the end of the fetch of each delivery")
-        return missing, missing
+    needed = view.columns("fetch_end_ns", "ask_ns")
+    if isinstance(needed, NotMeasured):
+        return needed, needed
+    end, ask = needed
     rows = np.flatnonzero(stalled & (end >= 0)) if stalled is not None else np.zeros(0, dtype=np.intp)
     if view.n_steady and not isinstance(view.steady, slice):
         rows = rows[view.steady[rows]]
@@ -135,6 +135,8 @@ def _ready_at_ask(view: View) -> NDArray[np.int64] | NotMeasured:
         return view.fetches
     if view.trace.sampled is not None:
         return NotMeasured("the trace is sampled: fetches of deliveries that were not kept are missing")
+    if view.fast_forwarded and view.fetches.table is view.table:
+        return NotMeasured("fetches of the batches fast-forwarded inside iter() are not known")
     fault = _clock_fault(view)
     if fault is not None:
         return fault
@@ -165,10 +167,8 @@ def _ends_by_group(view: View, fetches: Fetches) -> tuple[NDArray[np.int64], NDA
         return (
             joined if fetches.rows is None or got is None else np.where(joined >= 0, joined, got)
         ), view.group
-    ends = fetches.column("fetch_end_ns")
-    assert not isinstance(ends, NotMeasured)
     of_group, ours = _groups_of(view, fetches)
-    ends = ends[ours]
+    ends = fetches.end_ns[ours]
     if joined is not None and got is not None and (unseen := joined < 0).any():
         ends = np.concatenate((ends, got[unseen]))
         of_group = np.concatenate((of_group, view.group[unseen]))
@@ -197,16 +197,13 @@ def _lag(view: View) -> NDArray[np.int64] | NotMeasured:
     """From the later of ask and end of fetch to the consumer having the batch; -1 where not known."""
     if fetched_by_consumer(view):
         return NotMeasured("num_workers=0: the consumer fetches each batch itself")
-    end, ask, got = view.column("fetch_end_ns"), view.column("ask_ns"), view.column("got_ns")
-    for column in (end, ask, got):
-        if isinstance(column, NotMeasured):
-            return column
+    needed = view.columns("fetch_end_ns", "ask_ns", "got_ns")
     fault = _clock_fault(view)
+    if isinstance(needed, NotMeasured):
+        return needed
     if fault is not None:
         return fault
-    assert not isinstance(end, NotMeasured)
-    assert not isinstance(ask, NotMeasured)
-    assert not isinstance(got, NotMeasured)
+    end, ask, got = needed
     lag = np.maximum(got - np.maximum(ask, end), 0)
     return np.where(end >= 0, lag, -1)
 

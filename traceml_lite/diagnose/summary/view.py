@@ -32,12 +32,24 @@ class Fetches:
     """Rows of the table that are finished fetches; None is all of them."""
     count: int
 
+    @property
+    def start_ns(self) -> Ints:
+        """Start of each, measured in all."""
+        return self._selected(self.table["fetch_start_ns"])
+
+    @property
+    def end_ns(self) -> Ints:
+        """End of each, measured in all."""
+        return self._selected(self.table["fetch_end_ns"])
+
     def column(self, name: str) -> NDArray[Any] | NotMeasured:
         """A column over the finished fetches; element -1 is "not measured"."""
         found = self.table.get(name)
-        if found is None:
-            return NotMeasured(self.table.why_absent(name))
-        return found if self.rows is None else found[self.rows]
+        return NotMeasured(self.table.why_absent(name)) if found is None else self._selected(found)
+
+    def _selected(self, column: NDArray[Any]) -> NDArray[Any]:
+        selected: NDArray[Any] = column if self.rows is None else column[self.rows]
+        return selected
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,6 +86,13 @@ class View:
         """A column over all deliveries of the view."""
         found = self.table.get(name)
         return NotMeasured(self.table.why_absent(name)) if found is None else found
+
+    def columns(self, *names: str) -> list[NDArray[Any]] | NotMeasured:
+        """Several columns, or why the first missing one is."""
+        missing = next((name for name in names if name not in self.table), None)
+        if missing is not None:
+            return NotMeasured(f"needs {missing}: {self.table.why_absent(missing)}")
+        return [self.table[name] for name in names]
 
     @property
     def workers(self) -> int | None:

@@ -92,11 +92,10 @@ def _waits(view: View, span: slice | Mask, n: int) -> Waits | NotMeasured:
 
 def _shares(view: View, span: slice | Mask, waits: NDArray[Any]) -> tuple[Measured, Measured, Measured]:
     """Share of waiting, deliveries per second, and the same without waiting."""
-    for needed in (view.step_ns, view.weight):
-        if isinstance(needed, NotMeasured):
-            return needed, needed, needed
-    assert not isinstance(view.step_ns, NotMeasured)
-    assert not isinstance(view.weight, NotMeasured)
+    if isinstance(view.step_ns, NotMeasured):
+        return (view.step_ns,) * 3
+    if isinstance(view.weight, NotMeasured):
+        return (view.weight,) * 3
     steps = view.step_ns[span]
     stepped = steps >= 0
     ones: NDArray[Any] = np.ones(len(steps), dtype=np.int8) if view.weight is None else view.weight[span]

@@ -30,9 +30,10 @@ def workers(view: View) -> Workers | NotMeasured:
     fetches = view.fetches
     if isinstance(fetches, NotMeasured):
         return fetches
-    read = _reader(fetches)
+    read, took_ns = _reader(fetches), np.maximum(fetches.end_ns - fetches.start_ns, 0)
     pool = _line(
         read,
+        took_ns,
         slice(None),
         None,
         fetches.count,
@@ -46,11 +47,11 @@ def workers(view: View) -> Workers | NotMeasured:
     ends = np.append(starts[1:], len(by_worker))
     delivered = _delivered(view)
     lines = tuple(
-        _line(read, by_worker[start:end], int(w), int(end - start), delivered(int(w)))
+        _line(read, took_ns, by_worker[start:end], int(w), int(end - start), delivered(int(w)))
         for w, start, end in zip(ids, starts, ends, strict=True)
         if w != UNKNOWN_WORKER
     )
-    changes, n_changes = _pid_changes(fetches, by_worker)
+    changes, n_changes = _pid_changes(fetches, worker, by_worker)
     return Workers(pool, lines, _notable(lines), changes, n_changes)
 
 
@@ -75,16 +76,14 @@ def _delivered(view: View) -> Callable[[int], Measured]:
 
 def _line(
     read: Callable[[str], NDArray[np.int64] | NotMeasured],
+    all_took_ns: NDArray[np.int64],
     rows: Rows,
     worker: int | None,
     count: int,
     deliveries: Measured,
 ) -> WorkerLine:
-    start, end = read("fetch_start_ns"), read("fetch_end_ns")
-    assert not isinstance(start, NotMeasured)
-    assert not isinstance(end, NotMeasured)
-    took = end[rows] - start[rows]
-    p50, p95 = quantile_estimates(np.maximum(took, 0), (0.5, 0.95))
+    took = all_took_ns[rows]
+    p50, p95 = quantile_estimates(took, (0.5, 0.95))
 
     def share(name: str) -> Measured:
         column = read(name)
@@ -155,26 +154,23 @@ def _value(measured: Measured) -> float:
 
 
 def _pid_changes(
-    fetches: Fetches, by_worker: NDArray[np.intp]
+    fetches: Fetches, worker: NDArray[np.int64], by_worker: NDArray[np.intp]
 ) -> tuple[tuple[PidChange, ...] | NotMeasured, int]:
     """Consecutive fetches of one worker in one epoch that different processes made."""
-    pid, worker = fetches.column("pid"), fetches.column("worker")
-    iterator, epoch = fetches.column("iterator"), fetches.column("epoch")
+    pid = fetches.column("pid")
     if isinstance(pid, NotMeasured):
         return pid, 0
-    assert not isinstance(worker, NotMeasured)
-    assert not isinstance(iterator, NotMeasured)
-    assert not isinstance(epoch, NotMeasured)
+    iterator, epoch = fetches.column("iterator"), fetches.column("epoch")
+    if isinstance(iterator, NotMeasured) or isinstance(epoch, NotMeasured):
+        return NotMeasured("needs the epoch of a fetch"), 0
     pids = pid[by_worker]
-    at = np.flatnonzero((np.diff(pids) != 0) & (pids[1:] >= 0) & (pids[:-1] >= 0)) + 1
-    found = []
-    for i in at:
-        here, before = by_worker[i], by_worker[i - 1]
-        if worker[here] < 0 or any(c[here] != c[before] for c in (worker, iterator, epoch)):
-            continue
-        found.append(
-            PidChange(
-                int(worker[here]), int(epoch[here]), int(iterator[here]), int(pids[i - 1]), int(pids[i])
-            )
-        )
-    return tuple(found[:MAX_CHANGES]), len(found)
+    changed = np.flatnonzero((np.diff(pids) != 0) & (pids[1:] >= 0) & (pids[:-1] >= 0))
+    before, after = by_worker[changed], by_worker[changed + 1]
+    within = worker[after] >= 0
+    for key in (worker, iterator, epoch):
+        within &= key[before] == key[after]
+    found = [
+        PidChange(int(worker[j]), int(epoch[j]), int(iterator[j]), int(pid[i]), int(pid[j]))
+        for i, j in zip(before[within][:MAX_CHANGES], after[within][:MAX_CHANGES], strict=True)
+    ]
+    return tuple(found), int(np.count_nonzero(within))
