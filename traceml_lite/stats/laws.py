@@ -57,8 +57,8 @@ class StallSeries:
     stalled: NDArray[np.bool_]
     """Which deliveries are stalls, shape ``(n,)``."""
     time_ns: NDArray[np.int64]
-    """When each delivery was asked for, shape ``(n,)``. Not when it was had: a stall, being long, would by itself
-    come late after the one before and look like a clock."""
+    """When each delivery was asked for, shape ``(n,)``. Not when it was had: a stall, being long, would come
+    late after the one before by itself, and look like a clock."""
     rank: NDArray[np.int64] | None = None
     """Place of each delivery in the sampler's order; None where that is the order of delivery."""
     slow: NDArray[np.bool_] | None = None
@@ -371,7 +371,7 @@ class ThroughputFit:
     key: str
     """``grows``, ``flat``, ``falls`` or ``undecided``."""
     knee: float | None
-    """Workers up to which it grows; 1 when flat from the start; None when it grows throughout."""
+    """Workers up to which it grows in proportion; 1 when it never does; None when it does throughout."""
     exponent: float
     """Slope of log throughput over log workers, least squares."""
     exponent_se: float | None
@@ -385,6 +385,8 @@ class ThroughputFit:
 THROUGHPUT_NOISE = 0.02
 # Fall per doubling of the workers beyond the knee that is worth the word.
 MIN_FALL = 0.05
+# A power of num_workers below this is flat: 7 % per doubling.
+FLAT_EXPONENT = 0.1
 
 
 def throughput_law(
@@ -398,8 +400,9 @@ def throughput_law(
         cpus: CPUs the passes could use; a knee there needs no parameter.
 
     Returns:
-        ``grows`` (in proportion), ``flat`` from a knee on, or ``falls`` beyond it; ``undecided`` with passes
-        at only one number of workers, or where no shape is better than the others by a BIC of 10.
+        ``grows`` (in proportion, or with a power of num_workers: see ``exponent``), ``flat`` from a knee on,
+        or ``falls`` beyond it; ``undecided`` with passes at only one number of workers, or where no shape is
+        better than those of another key by a BIC of 10.
     """
     w, rate = np.asarray(workers, dtype=np.float64), np.asarray(batches_per_s, dtype=np.float64)
     if (w < 1).any() or not (rate > 0).all():
@@ -419,6 +422,9 @@ def throughput_law(
         return n * math.log(variance) + parameters * math.log(n)
 
     options: list[tuple[float, str, float | None]] = [(score(x, 1), "grows", None)]
+    if len(counts) > 2:
+        power = "grows" if slope > FLAT_EXPONENT else "falls" if slope < -FLAT_EXPONENT else "flat"
+        options.append((score(slope * x, 2), power, 1.0))
     knees = {float(c) for c in counts[:-1]} | (
         {float(cpus)} if cpus and counts[0] < cpus < counts[-1] else set()
     )

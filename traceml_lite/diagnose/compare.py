@@ -1,0 +1,370 @@
+"""Two arms side by side: is the mean wait different, is it the same, and does the cadence survive?
+
+Difference and equivalence are two questions with two answers; "not shown to differ" is neither. A claim about
+a cadence under another ``in_order`` needs a run long enough that workers which began together have lost
+their phase, and is refused before. Runs that differ in more than the condition are refused, unless the caller
+allows it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from scipy import stats
+
+from traceml_lite._errors import ComparisonError
+from traceml_lite.diagnose.arms import (
+    CADENCE_P,
+    arm_threshold_ns,
+    disturbances,
+    fetch_cv,
+    finished,
+    stretches,
+    summarise_arm,
+    wait_share,
+)
+from traceml_lite.diagnose.likeness import named_differences, unlike_arms
+from traceml_lite.diagnose.words import counted, digits, listed, percent
+from traceml_lite.records.results import Estimate
+from traceml_lite.records.run import Run
+from traceml_lite.records.sweep import (
+    ArmCadence,
+    ArmComparison,
+    ArmSummary,
+    CadenceClaim,
+    Condition,
+    Difference,
+    MeasuredPass,
+    PassResult,
+)
+
+# Arms count as equivalent within a fifth: passes of one setting on one host, minutes apart, differ by as much.
+DEFAULT_MARGIN = 0.2
+# A difference is shown at 5 %, two-sided; equivalence by two one-sided tests at 5 %, so with a 90 % interval.
+DIFFERENCE_P, EQUIVALENCE_LEVEL = 0.05, 0.90
+# Chance of showing a difference that is there, in the number of pairs asked for.
+POWER = 0.8
+# More repeats than this nobody runs; the answer is then that it cannot be shown.
+MAX_PAIRS = 1000
+# Both arms below this share of waiting: there is nothing to compare.
+NO_WAIT_SHARE = 0.02
+# An in_order control needs this many deliveries per pass before the start in phase no longer decides ...
+MIN_CLAIM_DELIVERIES, MIN_CLAIM_ROUNDS = 200, 50
+# ... counted after the rounds in which W workers of equal fetches stay in phase: (0.3 / cv)^2 of them,
+# simulated from cv 1 % (900 rounds) to 30 % (1 round).
+PHASE_MEMORY = 0.3
+# Fewer stalls than this share of the other arm's have fallen away: no cadence is left to speak of.
+FALLEN_AWAY = 0.2
+
+
+def compare_arms(
+    a: Sequence[MeasuredPass],
+    b: Sequence[MeasuredPass],
+    *,
+    margin: float = DEFAULT_MARGIN,
+    stall_ns: int | None = None,
+    allow_different: bool = False,
+) -> ArmComparison:
+    """Compare two conditions of one experiment.
+
+    Args:
+        a: Passes of arm A, the reference: its waits set the stall threshold of both.
+        b: Passes of arm B. The i-th pass of A in the order of running is paired with the i-th of B.
+        margin: Ratios of mean wait within ``[1 / (1 + margin), 1 + margin]`` count as the same.
+        stall_ns: Wait above which a delivery is a stall; None takes it from arm A.
+        allow_different: Compare runs that differ in more than the condition, and name the differences.
+
+    Returns:
+        Both arms in numbers, the difference of their mean waits, and what can be claimed about the cadence.
+
+    Raises:
+        ComparisonError: An arm has no usable pass, or the arms are unlike and ``allow_different`` is False.
+        ValueError: ``margin`` is not above 0.
+    """
+    if margin <= 0:
+        raise ValueError(f"margin: expected a share above 0, got {margin}")
+    a, b = finished(a), finished(b)
+    for name, arm in (("A", a), ("B", b)):
+        if not any(stretches(p) for p in arm):
+            raise ComparisonError(f"arm {name} has no finished pass with steady deliveries to compare")
+    unlike = unlike_arms(a, b)
+    if unlike and not allow_different:
+        raise ComparisonError(
+            f"these arms differ in more than the condition: {'; '.join(unlike)}. "
+            "Compare them all the same with --allow-different (allow_different=True)."
+        )
+    parts_a, parts_b = ([part for p in arm for part in stretches(p)] for arm in (a, b))
+    threshold = arm_threshold_ns(parts_a) if stall_ns is None else stall_ns
+    workers = parts_a[0].workers
+    same_workers = workers is not None and workers == parts_b[0].workers
+    period = workers if same_workers and workers and workers >= 2 else None
+    cvs = [cv for parts in (parts_a, parts_b) if (cv := fetch_cv(parts)) is not None]
+    cv = min(cvs) if cvs else None
+    control = period is not None and _in_order(a) != _in_order(b)
+    shortest = min(len(part) for part in parts_a + parts_b)
+    needed = claim_deliveries(period, cv) if period is not None and control else 0
+    settled = _memory(period, cv) if period is not None and control and shortest >= needed else 0
+    summary_a = summarise_arm(a[0].condition.name, a, threshold, period, settled)
+    summary_b = summarise_arm(b[0].condition.name, b, threshold, period, settled)
+    claim = None
+    if summary_a.cadence is not None and summary_b.cadence is not None:
+        claim = _claim(summary_a, summary_b, control, cv, shortest, needed)
+    return ArmComparison(
+        a=summary_a,
+        b=summary_b,
+        threshold_ns=threshold,
+        difference=_difference(a, b, margin),
+        cadence=claim,
+        disturbed=disturbances([*a, *b]),
+        unlike=tuple(unlike),
+        notes=named_differences(a, b),
+    )
+
+
+def compare_neighbours(
+    passes: Sequence[MeasuredPass], *, margin: float = DEFAULT_MARGIN, allow_different: bool = False
+) -> tuple[ArmComparison, ...]:
+    """Each condition of a sweep against the next one, in the order of their options; controls are left out."""
+    arms: dict[str, list[MeasuredPass]] = {}
+    for one in finished(passes):
+        if one.condition.control is None and stretches(one):
+            arms.setdefault(one.condition.name, []).append(one)
+    ordered = sorted(arms.values(), key=lambda arm: _sort_key(arm[0].condition))
+    return tuple(
+        compare_arms(a, b, margin=margin, allow_different=allow_different)
+        for a, b in itertools.pairwise(ordered)
+    )
+
+
+def compare_runs(
+    a: Run,
+    b: Run,
+    *,
+    margin: float = DEFAULT_MARGIN,
+    stall_ns: int | None = None,
+    allow_different: bool = False,
+) -> ArmComparison:
+    """Compare two runs that are no passes of a sweep, e.g. before and after an upgrade: ``compare_arms``."""
+    arms = [
+        [MeasuredPass(Condition(name), PassResult(name, number=-1, direction=""), run)]
+        for name, run in zip(_names(a, b), (a, b), strict=True)
+    ]
+    return compare_arms(arms[0], arms[1], margin=margin, stall_ns=stall_ns, allow_different=allow_different)
+
+
+def compare_sweeps(
+    a: Sequence[MeasuredPass],
+    b: Sequence[MeasuredPass],
+    *,
+    margin: float = DEFAULT_MARGIN,
+    allow_different: bool = False,
+) -> tuple[ArmComparison, ...]:
+    """Compare the conditions that two sweeps have in common, in the order of the first.
+
+    Raises:
+        ComparisonError: No condition is in both, or conditions are unlike; see ``compare_arms``.
+    """
+    arms_a, arms_b = ({p.condition.name: p.condition for p in finished(s)} for s in (a, b))
+    common = [name for name in arms_a if name in arms_b]
+    if not common:
+        raise ComparisonError(
+            f"the sweeps have no condition in common: {listed(list(arms_a))} in one, "
+            f"{listed(list(arms_b))} in the other"
+        )
+    return tuple(
+        compare_arms(
+            [p for p in a if p.condition.name == name],
+            [p for p in b if p.condition.name == name],
+            margin=margin,
+            allow_different=allow_different,
+        )
+        for name in common
+    )
+
+
+def claim_deliveries(workers: int, cv: float | None) -> int:
+    """Deliveries per pass before a claim about the cadence under another ``in_order`` may be made.
+
+    Args:
+        workers: num_workers, at least 2.
+        cv: Variation of the fetch times within workers; None when it is not known.
+    """
+    return max(MIN_CLAIM_DELIVERIES, MIN_CLAIM_ROUNDS * workers + _memory(workers, cv))
+
+
+def _memory(workers: int, cv: float | None) -> int:
+    """Deliveries during which workers that began together are still in phase."""
+    if cv is None:
+        return 0
+    rounds = (PHASE_MEMORY / max(cv, 0.005)) ** 2
+    return math.ceil(rounds) * workers
+
+
+def _names(a: Run, b: Run) -> tuple[str, str]:
+    return (a.source, b.source) if a.source != b.source else (f"{a.source} (A)", f"{b.source} (B)")
+
+
+def _sort_key(condition: Condition) -> tuple[tuple[str, int, float, str], ...]:
+    """By options, numbers as numbers."""
+    return tuple(
+        (name, 0, float(value), "")
+        if isinstance(value, (int, float)) and not isinstance(value, bool)
+        else (name, 1, 0.0, str(value))
+        for name, value in sorted(condition.options.items())
+    )
+
+
+def _in_order(arm: Sequence[MeasuredPass]) -> bool | None:
+    return arm[0].run.main.config.in_order
+
+
+# -- the mean wait ---------------------------------------------------------------------------------------
+
+
+def _difference(a: Sequence[MeasuredPass], b: Sequence[MeasuredPass], margin: float) -> Difference:
+    means = [[_mean_wait(p) for p in arm if stretches(p)] for arm in (a, b)]
+    parts = [[part for p in arm for part in stretches(p)] for arm in (a, b)]
+    pairs = min(len(m) for m in means)
+    shares = [wait_share(p) for p in parts]
+    if all(share is not None and share < NO_WAIT_SHARE for share in shares):
+        ratio = Estimate(math.nan, n=pairs, method="neither arm waits")
+        return Difference(
+            ratio, None, False, True, margin, pairs, None, "Neither arm waits: nothing to compare."
+        )
+    # A microsecond is below what a clock around next() resolves, and keeps an arm without waits comparable.
+    logs = np.log(
+        [max(y, 1e3) / max(x, 1e3) for x, y in zip(means[0][:pairs], means[1][:pairs], strict=True)]
+    )
+    mean = float(logs.mean())
+    if pairs < 2:
+        ratio = Estimate(math.exp(mean), n=1, method="one pair: no valid interval")
+        statement = (
+            f"Mean wait {_change(math.exp(mean))}, from one run of each: passes of one setting differ as well, "
+            "so neither a difference nor equality is shown. Repeat both at least once."
+        )
+        return Difference(ratio, None, None, None, margin, pairs, None, statement)
+    error = float(logs.std(ddof=1)) / math.sqrt(pairs)
+    if error == 0:
+        # Equal to the digit in every pair: made-up runs; no test has a meaning.
+        p_value = 1.0 if mean == 0 else 0.0
+    else:
+        p_value = float(2 * stats.t.sf(abs(mean) / error, pairs - 1))
+    half = float(stats.t.ppf((1 + EQUIVALENCE_LEVEL) / 2, pairs - 1)) * error
+    low, high, edge = mean - half, mean + half, math.log1p(margin)
+    equivalent = True if -edge < low and high < edge else False if low > edge or high < -edge else None
+    different = p_value < DIFFERENCE_P
+    needed = None if different else _pairs_needed(abs(mean), float(logs.std(ddof=1)))
+    ratio = Estimate(
+        math.exp(mean), math.exp(low), math.exp(high), EQUIVALENCE_LEVEL, pairs, "paired t on log ratios"
+    )
+    statement = _difference_statement(ratio, p_value, different, equivalent, margin, needed)
+    return Difference(ratio, p_value, different, equivalent, margin, pairs, needed, statement)
+
+
+def _mean_wait(one: MeasuredPass) -> float:
+    return float(np.concatenate([part.wait_ns for part in stretches(one)]).mean())
+
+
+def _pairs_needed(effect: float, deviation: float) -> int | None:
+    """Pairs that show an effect of this size with 80 % probability; None beyond what anyone would run."""
+    if effect <= 0:
+        return None
+    for pairs in range(2, MAX_PAIRS + 1):
+        critical = stats.t.ppf(1 - DIFFERENCE_P / 2, pairs - 1)
+        if stats.nct.sf(critical, pairs - 1, effect / max(deviation, 1e-12) * math.sqrt(pairs)) >= POWER:
+            return pairs
+    return None
+
+
+def _change(ratio: float) -> str:
+    if ratio > 10 or ratio < 0.1:
+        return f"is {digits(ratio)} times that of A"
+    return f"is {percent(abs(ratio - 1))} {'higher' if ratio > 1 else 'lower'} in B"
+
+
+def _difference_statement(
+    ratio: Estimate,
+    p_value: float,
+    different: bool,
+    equivalent: bool | None,
+    margin: float,
+    needed: int | None,
+) -> str:
+    interval = f"[{digits(ratio.low or 0)}, {digits(ratio.high or 0)}] at 90 %, {counted(ratio.n, 'pair')}"
+    head = f"Mean wait {_change(ratio.value)}, ratio {digits(ratio.value)} {interval}, p = {digits(p_value)}"
+    within = f"within ±{percent(margin)}"
+    if different and equivalent:
+        return f"{head}: it differs, and the difference is {within}."
+    if different:
+        return f"{head}: it differs."
+    if equivalent:
+        return f"{head}: the same {within}; a difference is not shown."
+    repeats = f"about {counted(needed, 'pair')} would" if needed else "no reasonable number of repeats would"
+    return f"{head}: not separated; {repeats}, if the difference is real."
+
+
+# -- the cadence -----------------------------------------------------------------------------------------
+
+
+def _claim(
+    a: ArmSummary, b: ArmSummary, control: bool, cv: float | None, shortest: int, needed: int
+) -> CadenceClaim:
+    assert a.cadence is not None
+    assert b.cadence is not None
+    key, statement = _would_claim(a, b, a.cadence, b.cadence)
+    if not control:
+        return CadenceClaim(key, statement, shortest, needed)
+    variation = "not known" if cv is None else percent(cv)
+    if shortest < needed:
+        return CadenceClaim(
+            "refused",
+            f"{counted(shortest, 'delivery', 'deliveries')} per pass cannot decide whether the cadence "
+            "survives another in_order: workers that begin together stay in phase at first (variation of the "
+            f"fetch time {variation}). Run at least {needed} per pass.",
+            shortest,
+            needed,
+            short_claim=statement,
+        )
+    if key == "survived" and cv is None:
+        return CadenceClaim(
+            "undecided",
+            "The cadence is still there, but without fetch times it cannot be said whether the workers have "
+            "lost the phase they began with.",
+            shortest,
+            needed,
+        )
+    return CadenceClaim(key, f"{statement} Variation of the fetch time {variation}.", shortest, needed)
+
+
+def _would_claim(a: ArmSummary, b: ArmSummary, before: ArmCadence, after: ArmCadence) -> tuple[str, str]:
+    if before.verdict != "present":
+        return "no_cadence", f"Arm A has no cadence of {before.period} to follow ({_cadence_words(before)})."
+    if b.stall_share < FALLEN_AWAY * a.stall_share:
+        return "gone", (
+            f"The stalls themselves fall away: {percent(a.stall_share)} of deliveries in A, "
+            f"{percent(b.stall_share)} in B."
+        )
+    words = f"A: {_cadence_words(before)}; B: {_cadence_words(after)}"
+    if after.verdict == "present":
+        return "survived", f"The cadence of {before.period} survives ({words})."
+    if after.verdict == "absent":
+        return "gone", f"The cadence of {before.period} is gone ({words})."
+    return "undecided", f"Whether the cadence of {before.period} survives is undecided ({words})."
+
+
+def _cadence_words(cadence: ArmCadence) -> str:
+    if cadence.multiples is None:
+        return f"{counted(cadence.stalls, 'stall')}, no gaps"
+    share = cadence.multiples
+    p_value = "" if cadence.p_value is None else f", p = {_p_words(cadence.p_value)}"
+    return (
+        f"{percent(share.value)} of {counted(cadence.gaps, 'gap')} on it "
+        f"[{percent(share.low or 0.0)}, {percent(share.high or 0.0)}]{p_value}"
+    )
+
+
+def _p_words(p_value: float) -> str:
+    return f"under {CADENCE_P / 100:g}" if p_value < CADENCE_P / 100 else digits(p_value)
