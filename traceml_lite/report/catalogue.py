@@ -6,7 +6,9 @@ Reads package data; a page is printed as it is written. What the keys mean for a
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
 from importlib import resources
+from types import MappingProxyType
 
 from traceml_lite._errors import UsageError
 
@@ -46,6 +48,40 @@ COST_PAGES = (
 # The answer of either question when a run cannot tell.
 KEYS = (*SHAPE_PAGES, *COST_PAGES, "inconclusive")
 
+# What each key is most easily mistaken for: the pages say why, a report says what rules it out.
+LOOK_ALIKES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "none": ("uniform", "saturated_pool", "start_up"),
+        "start_up": ("epoch_boundary", "drift", "none"),
+        "uniform": ("saturated_pool", "shard_starvation"),
+        "saturated_pool": ("slow_worker", "data_period", "uniform"),
+        "slow_worker": ("saturated_pool", "data_period"),
+        "slow_sample": ("data_period", "worker_period", "clock_period"),
+        "data_period": ("slow_worker", "saturated_pool", "worker_period", "slow_sample"),
+        "worker_period": ("data_period", "clock_period", "slow_sample"),
+        "clock_period": ("worker_period", "data_period", "saturated_pool"),
+        "epoch_boundary": ("data_period", "start_up"),
+        "shard_starvation": ("uniform", "slow_worker"),
+        "drift": ("start_up", "uniform"),
+        "cpu": ("run_queue", "storage", "lock"),
+        "run_queue": ("cpu", "neighbours", "quota", "affinity"),
+        "threads": ("cpu", "run_queue", "neighbours"),
+        "affinity": ("run_queue", "lock", "quota"),
+        "quota": ("run_queue", "neighbours"),
+        "storage": ("remote", "lock", "cpu"),
+        "remote": ("storage", "lock", "cpu"),
+        "lock": ("storage", "cpu", "run_queue"),
+        "memory": ("cpu", "storage"),
+        "delivery": ("pin", "cpu", "lock"),
+        "pin": ("delivery",),
+        "shm": ("delivery",),
+        "start": ("storage", "cpu"),
+        "consumer": ("step_starved", "neighbours"),
+        "step_starved": ("consumer", "neighbours"),
+        "neighbours": ("run_queue", "quota", "step_starved"),
+    }
+)
+
 
 def page(key: str) -> str:
     """The page of a key, as Markdown.
@@ -64,7 +100,7 @@ def page(key: str) -> str:
             f"no page for {key!r}{guess}\nShapes: {', '.join(SHAPE_PAGES)}\nCosts: {', '.join(COST_PAGES)}\n"
             "Either: inconclusive"
         )
-    return resources.files("traceml_lite.report").joinpath("pages", f"{name}.md").read_text("utf-8")
+    return resources.files("traceml_lite.report").joinpath("pages").joinpath(f"{name}.md").read_text("utf-8")
 
 
 def title(key: str) -> str:

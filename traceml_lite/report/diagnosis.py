@@ -9,10 +9,11 @@ import re
 import textwrap
 
 from traceml_lite.records.results import Diagnosis, Evidence, Experiment, State, Verdict
+from traceml_lite.report.catalogue import LOOK_ALIKES
 
 WIDTH = 88
-# Room for the longest label ("not measured") and a space.
-_LABEL = 14
+# Room for the indent, the longest label ("not measured") and two spaces.
+_LABEL = 16
 # A number and its unit stay on one line.
 _BEFORE_UNIT = re.compile(r"(\d) (%|ns|µs|ms|s|B|KiB|MiB|GiB|TiB|CPUs?)(?=\W|$)")
 
@@ -29,7 +30,7 @@ def render_diagnosis(diagnosis: Diagnosis) -> list[str]:
     named = _named(diagnosis)
     lines += _block("for", [f"{e.key}: {text}" for e in named for text in e.supports])
     lines += _block("against", _against(diagnosis, named))
-    lines += _block("ruled out", _ruled_out(diagnosis))
+    lines += _block("ruled out", _ruled_out(diagnosis, named))
     lines += _block("not measured", list(diagnosis.not_measured))
     lines += _block("also seen", [finding.statement for finding in diagnosis.findings])
     return lines
@@ -51,7 +52,7 @@ def render_next(diagnosis: Diagnosis) -> list[str]:
 
 
 def _verdict(question: str, verdict: Verdict) -> list[str]:
-    sure = f"{verdict.key} ({verdict.confidence:.0%})"
+    sure = f"{verdict.key} ({100 * verdict.confidence:.0f} %)"
     if verdict.key == "inconclusive":
         sure = "cannot tell"
         if verdict.candidates:
@@ -75,13 +76,20 @@ def _against(diagnosis: Diagnosis, named: list[Evidence]) -> list[str]:
     return lines
 
 
-def _ruled_out(diagnosis: Diagnosis) -> list[str]:
-    """Keys with the sentence that rules them out; keys that share a sentence share a line."""
+def _ruled_out(diagnosis: Diagnosis, named: list[Evidence]) -> list[str]:
+    """Look-alikes of the verdicts with the sentence that rules them out, then the other keys by name."""
+    alike = {key for item in named for key in LOOK_ALIKES.get(item.key, ())}
     keys: dict[str, list[str]] = {}
+    others: list[str] = []
     for item in diagnosis.evidence:
-        if item.state is State.RULED_OUT:
-            keys.setdefault(item.contradicts[0] if item.contradicts else "no sign of it", []).append(item.key)
-    return [f"{', '.join(names)}: {text}" for text, names in keys.items()]
+        if item.state is not State.RULED_OUT or item in named:
+            continue
+        if item.key in alike and item.contradicts:
+            keys.setdefault(item.contradicts[0], []).append(item.key)
+        else:
+            others.append(item.key)
+    lines = [f"{', '.join(names)}: {text}" for text, names in keys.items()]
+    return [*lines, f"{'also ' if lines else ''}{', '.join(others)}"] if others else lines
 
 
 def _block(label: str, entries: list[str]) -> list[str]:

@@ -12,6 +12,7 @@ from traceml_lite.diagnose.costs.blocking import (
     reads_of,
     turns_of,
 )
+from traceml_lite.diagnose.costs.contention import threads_oversubscribed
 from traceml_lite.diagnose.costs.evidence import (
     cost_evidence,
     idle_reason,
@@ -85,7 +86,7 @@ def remote(facts: CostFacts) -> Evidence:
         and from_device <= NOT_FROM_DEVICE * reads.rchar
     )
     turns = turns_of(facts)
-    if turns is not None and turns.one_at_a_time:
+    if (turns is not None and turns.one_at_a_time) or threads_oversubscribed(facts):
         fits = False
     asked = (
         f"read calls asked for {data_size(reads.rchar)} a fetch, {data_size(from_device)} of it from a device"
@@ -110,6 +111,8 @@ def lock(facts: CostFacts) -> Evidence:
         return no_fetches("lock", facts)
     blocked, turns = fetches.parts().blocked, turns_of(facts)
     weight = blocked * weight_in_fetch(facts)
+    if threads_oversubscribed(facts):
+        return cost_evidence("lock", 0.0, contradicts=("helper threads were at work while it was blocked",))
     nothing_read = "blocked without I/O" if not reads.read_bytes else "blocked"
     base = f"a fetch is {nothing_read} for {duration(reads.blocked_ns)} ({percent(blocked)})"
     if fetches.run_queue_ns is None:

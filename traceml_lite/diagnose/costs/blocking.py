@@ -88,6 +88,12 @@ def reads_of(facts: CostFacts) -> Reads | None:
     )
 
 
+def reading(facts: CostFacts) -> bool:
+    """True when the fetches read so much from the device that it can be what they are blocked on."""
+    reads = reads_of(facts)
+    return reads is not None and device_explains(reads, facts)[0]
+
+
 def device_explains(reads: Reads, facts: CostFacts) -> tuple[bool, str]:
     """Whether device reads can be what the fetches were blocked on, and the sentence that says why."""
     read = reads.read_bytes or 0.0

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from traceml_lite.diagnose.costs.blocking import reading
 from traceml_lite.diagnose.costs.contention import (
     BASE_THREADS,
     OTHERS_MIN,
     QueueSplit,
-    has_helper_threads,
     helper_share,
     own_runnable,
     single_cpu_mask,
     split_queue,
-    starved_step,
+    starved_consumer,
+    threads_oversubscribed,
     throttled,
 )
 from traceml_lite.diagnose.costs.evidence import (
@@ -34,7 +35,7 @@ def cpu(facts: CostFacts) -> Evidence:
     if fetches is None:
         return no_fetches("cpu", facts)
     parts = fetches.parts()
-    helpers = 0.0 if _threads_oversubscribed(facts) else parts.helper
+    helpers = 0.0 if threads_oversubscribed(facts) else parts.helper
     share = max(0.0, parts.cpu + helpers - fault_time_share(facts))
     busy = fetches.mean_of(fetches.thread_ns)
     wall = fetches.mean_of(fetches.wall_ns)
@@ -85,7 +86,9 @@ def threads(facts: CostFacts) -> Evidence:
         return _queue_missing("threads")
     share, helpers = helper_share(facts), fetches.parts().helper
     count = facts.worker_threads
-    score = split.threads + helpers if _threads_oversubscribed(facts) else 0.0
+    # The run-queue delay of helper threads is not read; it shows as the fetching thread being blocked.
+    blocked = 0.0 if reading(facts) else fetches.parts().blocked
+    score = split.threads + helpers + blocked if threads_oversubscribed(facts) else 0.0
     against = f"helper threads did {percent(share)} of the workers' CPU time"
     if count is not None and count <= BASE_THREADS:
         against = f"a worker has {counted(count, 'thread')}, no more than any worker has"
@@ -155,9 +158,9 @@ def neighbours(facts: CostFacts) -> Evidence:
         why = facts.host.why.get("host") or "CPU time of the machine and of the job"
         return cost_evidence("neighbours", 0.0, missing=(f"who else used the CPUs ({why})",))
     in_fetch = 0.0 if split is None else split.others * weight_in_fetch(facts)
-    starved = starved_step(facts)
+    starved = starved_consumer(facts)
     # A busy host also slows the step itself, which no wait shows.
-    in_step = 0.0 if starved is None else starved.others * (1.0 - facts.steps.wait_share)
+    in_step = 0.0 if starved is None else starved.others
     taken = f"other processes used {digits(others)} CPUs" + (
         f" and the hypervisor took {digits(steal)}" if steal and steal >= 0.05 else ""
     )
@@ -186,23 +189,13 @@ def _queue_missing(key: str) -> Evidence:
     return cost_evidence(key, 0.0, missing=(QUEUE_MISSING,))
 
 
-def _threads_oversubscribed(facts: CostFacts) -> bool:
-    """Helper threads are at work, and there are not CPUs enough for all that want one."""
-    cpus, demand = facts.cpus, own_runnable(facts)
-    if not has_helper_threads(facts):
-        return False
-    if facts.worker_threads is not None and cpus is not None:
-        working = (facts.worker_threads - BASE_THREADS + 1) * max(1, facts.workers)
-        return working > cpus
-    return cpus is None or demand is None or demand > 0.9 * cpus
-
-
 def _pool_use(facts: CostFacts) -> tuple[str, ...]:
     """How much of the CPUs the pool used, as a sentence."""
     cores, cpus = facts.pool_cores, facts.cpus
     if cores is None or cpus is None or facts.workers < 1:
         return ()
-    return (f"{counted(facts.workers, 'worker')} together used {digits(cores)} of {digits(cpus)} CPUs",)
+    who = "the worker" if facts.workers == 1 else f"{facts.workers} workers together"
+    return (f"{who} used {digits(cores)} of {digits(cpus)} CPUs",)
 
 
 def _demand(facts: CostFacts) -> tuple[str, ...]:

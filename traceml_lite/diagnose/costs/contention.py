@@ -82,14 +82,27 @@ def own_runnable(facts: CostFacts) -> float | None:
     return facts.pool_runnable + in_consumer
 
 
+def threads_oversubscribed(facts: CostFacts) -> bool:
+    """Helper threads are at work, and there are not CPUs enough for all that want one."""
+    cpus, demand = facts.cpus, own_runnable(facts)
+    if not has_helper_threads(facts):
+        return False
+    if facts.worker_threads is not None and cpus is not None:
+        working = (facts.worker_threads - BASE_THREADS + 1) * max(1, facts.workers)
+        return working > cpus
+    return cpus is None or demand is None or demand > 0.9 * cpus
+
+
 def single_cpu_mask(facts: CostFacts) -> str | None:
     """Why the workers are held to one CPU, in words, or None when they are not."""
     environment = facts.environment
     online = environment.cpus_online
     if facts.workers < 2 or online is None or online < 2:
         return None
-    if environment.cpus_affinity == 1:
+    if facts.worker_cpus == 1 or environment.cpus_affinity == 1:
         return f"the affinity mask holds 1 of the machine's {online} CPUs"
+    if facts.worker_cpus is not None:
+        return None
     idle = facts.host.idle_cores(environment)
     pool = facts.pool_cores
     if pool is None or idle is None or not ONE_CPU[0] <= pool <= ONE_CPU[1] or idle < IDLE_CORES_MIN:
@@ -144,27 +157,30 @@ def _own_fraction(facts: CostFacts, others: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class StarvedStep:
-    """Share of the consumer's step spent waiting for a CPU, by who had it."""
+class Starved:
+    """Share of the loop's time in which the consumer wanted a CPU and had none, by who had it."""
 
     own_workers: float
     others: float
     others_known: bool
 
 
-def starved_step(facts: CostFacts) -> StarvedStep | None:
-    """Divide the step's run-queue delay by who used the CPUs; None where it was not measured.
+def starved_consumer(facts: CostFacts) -> Starved | None:
+    """Divide the consumer's run-queue delay by who used the CPUs; None where it was not measured.
 
     The consumer queues behind whoever runs, so the delay is shared by the CPU time of the two.
     """
-    starved = facts.steps.starved_share
-    if starved is None:
+    in_step = facts.steps.starved_share
+    if in_step is None:
         return None
+    starved = in_step * (1.0 - facts.steps.wait_share)
+    if facts.budget.loop_ns > 0:
+        starved += facts.budget.starved_ns / facts.budget.loop_ns
     workers = (facts.pool_cores or 0.0) if facts.workers else 0.0
     others = facts.host.other_cores
     if others is None:
-        return StarvedStep(starved if workers > 0 else 0.0, 0.0 if workers > 0 else starved, False)
+        return Starved(starved if workers > 0 else 0.0, 0.0 if workers > 0 else starved, False)
     others += facts.host.steal_cores or 0.0
     total = workers + others
     mine = starved * (workers / total if total > 0 else 0.0)
-    return StarvedStep(mine, starved - mine, True)
+    return Starved(mine, starved - mine, True)

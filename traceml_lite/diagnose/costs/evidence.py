@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from traceml_lite.diagnose.costs.facts import CostFacts
-from traceml_lite.diagnose.costs.measure import WAIT_SHARE_MIN
+from traceml_lite.diagnose.costs.measure import LOST_SHARE_MIN
 from traceml_lite.diagnose.words import percent
 from traceml_lite.records.results import Evidence, State
 
@@ -61,7 +61,7 @@ def no_fetches(key: str, facts: CostFacts) -> Evidence:
 
 def loader_matters(facts: CostFacts) -> bool:
     """True when the loop loses time to the loader at all."""
-    return facts.scope == "boundary" or facts.steps.wait_share >= WAIT_SHARE_MIN
+    return facts.scope == "boundary" or facts.budget.lost_share >= LOST_SHARE_MIN
 
 
 def weight_in_fetch(facts: CostFacts) -> float:

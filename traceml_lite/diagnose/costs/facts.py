@@ -43,7 +43,7 @@ class Fetches:
 
     wall_ns: Floats
     waited_ns: Floats
-    """Time the consumer was blocked while this fetch was not finished."""
+    """Waiting that counts as waiting for this fetch."""
     thread_ns: Floats
     process_ns: Floats
     """CPU time of all threads of the worker during the fetch."""
@@ -123,18 +123,27 @@ class Budget:
     """Where the time lost to the loader went, in nanoseconds, over the deliveries that are judged."""
 
     start_ns: float
-    """Making iterators, starting and joining workers, and first batches beyond their own fetch."""
+    """Making iterators, starting and joining workers, and first batches before their fetch began."""
     fetch_ns: float
-    """Blocked while the fetch of the batch was not finished."""
+    """Waiting for fetches: the batch's own, or its worker was kept busy by the next."""
     handover_ns: float
-    """Blocked although the fetch had ended: pickling, queue, pin-memory thread, unpickling."""
+    """Waiting although the worker stood idle: pickling, queue, pin-memory thread, unpickling."""
+    starved_ns: float
+    """Waiting although the batch was there: the consumer had no CPU to take it with."""
+    excused_ns: float
+    """The part of the handover that no loader with workers is without."""
     loop_ns: float
     """All time: waits, steps and starts."""
 
     @property
     def lost_ns(self) -> float:
-        """Everything the loader cost the loop."""
+        """What the loader cost the loop."""
         return self.start_ns + self.fetch_ns + self.handover_ns
+
+    @property
+    def lost_share(self) -> float:
+        """Share of the loop's time that a better loader could win back, in [0, 1]."""
+        return (self.lost_ns - self.excused_ns) / self.loop_ns if self.loop_ns > 0 else 0.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -159,6 +168,8 @@ class CostFacts:
     """Worker threads that were running or waiting for a CPU at a time, on average."""
     worker_threads: float | None
     """Median thread count of a worker."""
+    worker_cpus: int | None
+    """CPUs in the smallest affinity mask of a worker."""
 
     @property
     def workers(self) -> int:
@@ -187,11 +198,3 @@ def why_unknown(table: Table, *names: str) -> str:
         if known(table, name) is None:
             return f"{name}: no value was read"
     return "no fetch has all counters"
-
-
-def thin(table: Table, limit: int = MAX_ROWS) -> Table:
-    """At most ``limit`` rows, in order. A fixed random draw: an even stride would alias with a period."""
-    if len(table) <= limit:
-        return table
-    rows = np.random.default_rng(0).choice(len(table), limit, replace=False)
-    return table.take(np.sort(rows))

@@ -6,18 +6,27 @@ of the epochs cost the run a good part of its time, those are judged instead.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
+from traceml_lite.diagnose.costs.budget import (
+    Waits,
+    budget_of,
+    covered_before,
+    merged,
+    outside_ns,
+    waits_of,
+)
 from traceml_lite.diagnose.costs.facts import (
+    MAX_ROWS,
     Budget,
     CostFacts,
     Fetches,
-    Floats,
     Ints,
     Steps,
     known,
-    thin,
     why_unknown,
 )
 from traceml_lite.diagnose.costs.host import host_facts
@@ -25,7 +34,7 @@ from traceml_lite.records.results import Verdict
 from traceml_lite.records.run import Environment, LoaderTrace, Table
 
 # Below this share of its time a loop cannot gain anything one would notice from a faster loader.
-WAIT_SHARE_MIN = 0.05
+LOST_SHARE_MIN = 0.05
 # Starting is judged when it cost this share of the whole run; start-up of a short trial always costs some.
 START_SHARE_MIN = 0.2
 # Shapes in which the time is lost where epochs begin, whatever the steady state does.
@@ -49,19 +58,41 @@ def cost_facts(
         host: ``HOST_COLUMNS`` over the run.
         shape: The verdict on the shape, if there is one; it may say that the starts are what matters.
     """
-    everything = thin(loader.deliveries)
-    at_start = _at_start(everything, loader)
-    steady = everything.take(~at_start)
-    steady_steps = steps_of(steady, everything)
-    whole = _budget(everything, loader)
-    of_starts = _budget(everything.take(at_start), loader)
+    table = loader.deliveries
+    waits, at_start = waits_of(loader), _at_start(loader)
+    steady = table.take(~at_start)
+    steady_budget = _budget(waits.of(~at_start), steady, 0.0)
+    of_starts = _budget(waits.of(at_start), table.take(at_start), outside_ns(loader))
+    total_ns = steady_budget.loop_ns + of_starts.loop_ns
     by_shape = shape is not None and shape.key in BOUNDARY_SHAPES and shape.confidence >= SURE_SHAPE
-    starts_cost = of_starts.lost_ns / whole.loop_ns if whole.loop_ns > 0 else 0.0
-    slow_starts = steady_steps.wait_share < WAIT_SHARE_MIN and (by_shape or starts_cost >= START_SHARE_MIN)
+    starts_cost = of_starts.lost_ns / total_ns if total_ns > 0 else 0.0
+    slow_starts = steady_budget.lost_share < LOST_SHARE_MIN and starts_cost >= START_SHARE_MIN
     at_boundary = slow_starts or by_shape or not len(steady)
-    judged = everything.take(at_start) if at_boundary else steady
-    budget = of_starts if at_boundary else _budget(steady, None)
-    fetches, why = fetches_of(judged)
+    judged, split = (at_start, of_starts) if at_boundary else (~at_start, steady_budget)
+    rows = np.flatnonzero(judged)
+    budget = replace(split, loop_ns=total_ns) if at_boundary else split
+    return _facts(loader, environment, host, rows, waits.fetching_ns, budget, at_boundary)
+
+
+def _budget(waits: Waits, deliveries: Table, outside: float) -> Budget:
+    return budget_of(waits, outside, _sampled_share(deliveries, "wait_run_queue_ns", "wait_ns"))
+
+
+def _facts(
+    loader: LoaderTrace,
+    environment: Environment,
+    host: Table,
+    rows: Ints,
+    fetching_ns: Ints,
+    budget: Budget,
+    at_boundary: bool,
+) -> CostFacts:
+    """The facts of the deliveries ``rows``."""
+    if len(rows) > MAX_ROWS:
+        # A fixed random draw: an even stride would alias with a period.
+        rows = np.sort(np.random.default_rng(0).choice(rows, MAX_ROWS, replace=False))
+    everything, judged = loader.deliveries, loader.deliveries.take(rows)
+    fetches, why = fetches_of(judged, fetching_ns[rows])
     cores, runnable = pool_cores_of(judged)
     ask, got = known(everything, "ask_ns"), known(everything, "got_ns")
     threads = known(everything, "threads")
@@ -79,75 +110,49 @@ def cost_facts(
         fetches=fetches,
         why_no_fetches=why,
         steps=steps_of(judged, everything),
-        budget=Budget(budget.start_ns, budget.fetch_ns, budget.handover_ns, whole.loop_ns)
-        if at_boundary
-        else budget,
+        budget=budget,
         scope="boundary" if at_boundary else "steady",
         pool_cores=cores,
         pool_runnable=runnable,
         worker_threads=None if threads is None else float(np.median(threads[threads >= 0])),
+        worker_cpus=_smallest_mask(loader),
     )
 
 
-def _at_start(table: Table, loader: LoaderTrace) -> NDArray[np.bool_]:
+def _at_start(loader: LoaderTrace) -> NDArray[np.bool_]:
     """Deliveries that an epoch's start reaches: its first num_workers x prefetch_factor, at least one."""
+    table = loader.deliveries
     number, ahead = known(table, "delivery"), known(table, "fast_forward")
     size = max(1, (loader.config.num_workers or 0) * (loader.config.prefetch_factor or 2))
     mask = np.zeros(len(table), bool) if number is None else (number >= 0) & (number < size)
     return mask if ahead is None else mask | (ahead > 0)
 
 
-def _budget(deliveries: Table, loader: LoaderTrace | None) -> Budget:
-    """Where the time lost went; ``loader`` gives the events of iterators when starts are to be counted."""
-    wait = known(deliveries, "wait_ns")
-    steps = known(deliveries, "step_ns")
-    if wait is None:
-        return Budget(0.0, 0.0, 0.0, 0.0)
-    waits = np.maximum(wait, 0)
-    outside = 0.0 if loader is None else _outside_ns(loader)
-    loop = float(waits.sum()) + (0.0 if steps is None else float(np.maximum(steps, 0).sum())) + outside
-    end, start, ask = (known(deliveries, n) for n in ("fetch_end_ns", "fetch_start_ns", "ask_ns"))
-    if end is None or start is None or ask is None:
-        return Budget(outside, float(waits.sum()), 0.0, loop)
-    seen = (end >= 0) & (start >= 0) & (ask >= 0)
-    in_fetch = np.where(seen, np.clip(end - ask, 0, waits), waits)
-    starting = np.zeros_like(in_fetch)
-    number = known(deliveries, "delivery")
-    if loader is not None and number is not None:
-        # The first fetch of each worker cannot begin before the worker runs; later ones wait their turn.
-        first = seen & (number < max(1, loader.config.num_workers or 0))
-        starting = np.where(first, np.clip(start - ask, 0, in_fetch), 0)
-    handover = float((waits - in_fetch).sum())
-    return Budget(outside + float(starting.sum()), float((in_fetch - starting).sum()), handover, loop)
+def _smallest_mask(loader: LoaderTrace) -> int | None:
+    """CPUs in the smallest mask that a worker reported at its start."""
+    masks = [event.data.get("cpus_affinity") for event in loader.events if event.kind == "worker_start"]
+    known_masks = [mask for mask in masks if isinstance(mask, int) and mask > 0]
+    return min(known_masks) if known_masks else None
 
 
-def _outside_ns(loader: LoaderTrace) -> float:
-    """Time of ``iter()`` and of ``StopIteration``: making, starting and joining workers."""
-    values = (event.data.get(name) for event in loader.events for name in ("iter_ns", "stop_ns"))
-    return float(sum(value for value in values if isinstance(value, int | float) and value > 0))
-
-
-def fetches_of(deliveries: Table) -> tuple[Fetches | None, str]:
-    """The fetches behind ``deliveries``, or None with the reason."""
+def fetches_of(deliveries: Table, fetching_ns: Ints) -> tuple[Fetches | None, str]:
+    """The fetches behind ``deliveries``, with the waiting for each, or None with the reason."""
     start, end = known(deliveries, "fetch_start_ns"), known(deliveries, "fetch_end_ns")
     process, thread = known(deliveries, "cpu_ns"), known(deliveries, "thread_cpu_ns")
-    wait = known(deliveries, "wait_ns")
     either = process if process is not None else thread
-    if start is None or end is None or either is None or wait is None:
+    if start is None or end is None or either is None:
         return None, why_unknown(deliveries, "fetch_start_ns", "fetch_end_ns", "cpu_ns")
     process = either if process is None else process
     thread = either if thread is None else thread
     queue = known(deliveries, "run_queue_ns")
-    ok = (start >= 0) & (end > start) & (wait >= 0) & (process >= 0) & (thread >= 0)
+    ok = (start >= 0) & (end > start) & (process >= 0) & (thread >= 0)
     if queue is not None:
         ok &= queue >= 0
     rows = np.flatnonzero(ok)
     if not len(rows):
         return None, "no fetch has all its counters"
     wall = (end[rows] - start[rows]).astype(np.float64)
-    ask, worker = known(deliveries, "ask_ns"), known(deliveries, "worker")
-    # Without the moment of asking the whole wait is taken for the fetch's.
-    waited = wait[rows] if ask is None else np.clip(end[rows] - ask[rows], 0, wait[rows])
+    worker, waited = known(deliveries, "worker"), fetching_ns[rows]
     return (
         Fetches(
             wall_ns=wall,
@@ -208,30 +213,12 @@ def _slowdown(deliveries: Table) -> float | None:
     if not usable.any() or not done.any():
         return None
     got, step = got[usable], step[usable]
-    starts, ends = _merged(start[done], end[done])
-    overlap = (_covered_before(got + step, starts, ends) - _covered_before(got, starts, ends)) / step
+    starts, ends = merged(start[done], end[done])
+    overlap = (covered_before(got + step, starts, ends) - covered_before(got, starts, ends)) / step
     busy, idle = step[overlap >= BUSY_OVERLAP], step[overlap <= IDLE_OVERLAP]
     if min(len(busy), len(idle)) < MIN_STEPS_PER_SIDE:
         return None
     return float(np.median(busy) / np.median(idle))
-
-
-def _merged(starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
-    """Overlapping intervals joined, in order of time."""
-    order = np.argsort(starts)
-    starts, ends = starts[order], np.maximum.accumulate(ends[order])
-    first = np.flatnonzero(np.r_[True, starts[1:] > ends[:-1]])
-    return starts[first], ends[np.r_[first[1:] - 1, len(ends) - 1]]
-
-
-def _covered_before(moments: Ints, starts: Ints, ends: Ints) -> Floats:
-    """Time before each moment that lies inside the (disjoint, ordered) intervals."""
-    before = np.r_[0, np.cumsum(ends - starts)]
-    index = np.searchsorted(starts, moments, side="right")
-    last = np.maximum(index - 1, 0)
-    inside = np.clip(moments - starts[last], 0, ends[last] - starts[last])
-    covered: Floats = (before[last] + np.where(index > 0, inside, 0)).astype(np.float64)
-    return covered
 
 
 def pool_cores_of(deliveries: Table) -> tuple[float | None, float | None]:

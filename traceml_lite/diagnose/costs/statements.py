@@ -100,7 +100,7 @@ def _memory(facts: CostFacts) -> str:
     grown = (
         "" if growth is None else f", {data_size(growth.first_bytes)} to {data_size(growth.last_bytes)} each"
     )
-    return f"The workers grow{grown}; page faults take about {percent(fault_time_share(facts))} of a fetch."
+    return f"The workers grow{grown}; page faults take up to {percent(fault_time_share(facts))} of a fetch."
 
 
 def _delivery(facts: CostFacts) -> str:

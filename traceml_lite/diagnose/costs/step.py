@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from traceml_lite.diagnose.costs.contention import StarvedStep, consumer_cores, starved_step
+from traceml_lite.diagnose.costs.contention import Starved, consumer_cores, starved_consumer
 from traceml_lite.diagnose.costs.evidence import cost_evidence, loader_matters
 from traceml_lite.diagnose.costs.facts import CostFacts
-from traceml_lite.diagnose.costs.measure import WAIT_SHARE_MIN
 from traceml_lite.diagnose.words import counted, digits, percent
 from traceml_lite.records.results import Evidence, State
 
-# A step that stands in the run queue for a seventh of its time could be a sixth faster. Wake-ups on a
+# A loop that stands in the run queue for a seventh of its time could be a sixth faster. Wake-ups on a
 # quiet machine cost a percent or two.
 STARVED_MIN = 0.15
 # CPUs in use above which the step may be short of one although nobody measured its run-queue delay.
@@ -22,8 +21,8 @@ def consumer(facts: CostFacts) -> Evidence:
     if steps.step_ns is None:
         return cost_evidence("consumer", 0.0, missing=("the consumer's steps",))
     share = steps.wait_share
-    starved = starved_step(facts)
-    free = 1.0 if starved is None else 1.0 - steps.starved_share_or_zero
+    starved = starved_consumer(facts)
+    free = 1.0 if starved is None else 1.0 - starved.own_workers - starved.others
     score = 0.0 if loader_matters(facts) else (1.0 - share) * free
     words = f"the loop waits {percent(share)} of its time and is in its own step for the rest"
     return cost_evidence(
@@ -39,7 +38,7 @@ def consumer(facts: CostFacts) -> Evidence:
 
 def step_starved(facts: CostFacts) -> Evidence:
     """The loader's workers take the CPUs that the step needs."""
-    steps, starved = facts.steps, starved_step(facts)
+    steps, starved = facts.steps, starved_consumer(facts)
     if facts.workers == 0 and facts.config.num_workers is not None:
         return cost_evidence("step_starved", 0.0, contradicts=("there are no workers",))
     if starved is None or facts.pool_cores is None:
@@ -58,7 +57,7 @@ def step_starved(facts: CostFacts) -> Evidence:
         against.append(supports[0])
     return cost_evidence(
         "step_starved",
-        share * (1.0 - steps.wait_share),
+        share,
         supports=tuple(supports),
         contradicts=tuple(against),
         missing=() if starved.others_known else ("who else used the CPUs",),
@@ -67,7 +66,7 @@ def step_starved(facts: CostFacts) -> Evidence:
     )
 
 
-def _starved_state(starved: StarvedStep, share: float) -> State:
+def _starved_state(starved: Starved, share: float) -> State:
     if share >= STARVED_MIN:
         return State.SUPPORTED if starved.others_known else State.UNDECIDED
     return State.UNDECIDED if share >= 0.5 * STARVED_MIN else State.RULED_OUT
@@ -83,7 +82,7 @@ def _who(facts: CostFacts) -> str:
 
 def launch_bound(facts: CostFacts) -> Evidence:
     """The GPU waits for the CPU to launch its kernels. Needs facts of the GPU, which no trace here has."""
-    if facts.steps.wait_share >= WAIT_SHARE_MIN:
+    if loader_matters(facts):
         words = f"the loop waits {percent(facts.steps.wait_share)} of its time for batches"
         return cost_evidence("launch_bound", 0.0, contradicts=(words,))
     return cost_evidence("launch_bound", 0.0, missing=("how long the GPU was busy within a step",))

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from traceml_lite.diagnose.costs import blocked, compute, handover, paging, step
-from traceml_lite.diagnose.costs.contention import starved_step
+from traceml_lite.diagnose.costs.contention import Starved, starved_consumer
 from traceml_lite.diagnose.costs.evidence import loader_matters
 from traceml_lite.diagnose.costs.facts import CostFacts
-from traceml_lite.diagnose.costs.measure import cost_facts
+from traceml_lite.diagnose.costs.measure import LOST_SHARE_MIN, cost_facts
 from traceml_lite.diagnose.costs.paging import growth_of, growth_words
 from traceml_lite.diagnose.costs.statements import statement_of
 from traceml_lite.diagnose.words import counted, duration, listed, percent
@@ -48,6 +48,11 @@ MIN_EXPLAINED = 0.4
 MIN_RATIO = 1.2
 # Evidence of these kinds has look-alikes that no counter separates; the page of each names them.
 CEILING = {"remote": 0.8, "lock": 0.9, "neighbours": 0.85, "memory": 0.85, "affinity": 0.9, "shm": 0.8}
+# A handover takes three hops (feeder thread, consumer, resource sharer), and behind another process each may
+# wait for a time slice of 3 to 4 ms.
+HOP_DELAY_NS = 10_000_000
+# Others that use a quarter of the job's CPUs are met often enough for that.
+BUSY_HOST_SHARE = 0.25
 TOP_CONFIDENCE, LOW_CONFIDENCE = 0.97, 0.6
 
 
@@ -81,11 +86,10 @@ def _verdict(facts: CostFacts, evidence: dict[str, Evidence]) -> Verdict:
             f"{counted(facts.steps.deliveries, 'delivery', 'deliveries')} to judge; "
             f"at least {MIN_DELIVERIES} are needed.",
         )
-    if not loader_matters(facts):
-        return _of_the_step(facts, evidence)
-    lost_in_step = evidence["step_starved"]
-    if lost_in_step.state is State.SUPPORTED and lost_in_step.score > facts.steps.wait_share:
-        return Verdict("step_starved", 0.85, statement_of("step_starved", facts))
+    starved = starved_consumer(facts)
+    hungry = 0.0 if starved is None else starved.own_workers + starved.others
+    if not loader_matters(facts) or (hungry >= step.STARVED_MIN and hungry > facts.budget.lost_share):
+        return _of_the_step(facts, starved)
     if facts.fetches is None and evidence["start"].score < MIN_EXPLAINED:
         return Verdict(
             "inconclusive",
@@ -96,9 +100,8 @@ def _verdict(facts: CostFacts, evidence: dict[str, Evidence]) -> Verdict:
     return _of_the_loader(facts, evidence)
 
 
-def _of_the_step(facts: CostFacts, evidence: dict[str, Evidence]) -> Verdict:
+def _of_the_step(facts: CostFacts, starved: Starved | None) -> Verdict:
     """The loop does not wait: the consumer, its workers' hunger for CPUs, or the neighbours."""
-    starved = starved_step(facts)
     if starved is None:
         if step.cpus_full(facts):
             return Verdict(
@@ -113,7 +116,8 @@ def _of_the_step(facts: CostFacts, evidence: dict[str, Evidence]) -> Verdict:
     top = max(keys, key=lambda key: keys[key])
     if starved.own_workers + starved.others < step.STARVED_MIN:
         # Waits and delays far below their limits leave no room for another reading.
-        room = 1 - max(facts.steps.wait_share / 0.05, facts.steps.starved_share_or_zero / step.STARVED_MIN)
+        hungry = starved.own_workers + starved.others
+        room = 1 - max(facts.budget.lost_share / LOST_SHARE_MIN, hungry / step.STARVED_MIN)
         return Verdict("consumer", round(0.75 + 0.22 * max(0.0, room), 3), statement_of("consumer", facts))
     low = min(keys.values())
     if not starved.others_known or keys[top] < MIN_RATIO * low:
@@ -146,6 +150,14 @@ def _of_the_loader(facts: CostFacts, evidence: dict[str, Evidence]) -> Verdict:
         return _blocked_for_no_known_reason(facts, evidence)
     if best is None or best.score < MIN_EXPLAINED:
         return _no_single_cause(facts, ranked)
+    if best.key == "delivery" and _host_may_delay(facts):
+        return Verdict(
+            "inconclusive",
+            0.5,
+            f"{statement_of('delivery', facts)[:-1]}, on a host that is busy with something else: the "
+            "handover itself, or its threads wait for a CPU.",
+            ("delivery", "neighbours"),
+        )
     second = next((item for item in ranked if item.key != best.key), None)
     runner_up = max(second.score if second else 0.0, unexplained)
     if best.score < MIN_RATIO * runner_up:
@@ -153,6 +165,14 @@ def _of_the_loader(facts: CostFacts, evidence: dict[str, Evidence]) -> Verdict:
     return Verdict(
         best.key, _confidence(best.key, best.score, runner_up / best.score), statement_of(best.key, facts)
     )
+
+
+def _host_may_delay(facts: CostFacts) -> bool:
+    """True when others keep the CPUs so busy that the threads of the handover may just wait for one."""
+    others, cpus = facts.host.other_cores, facts.cpus
+    if others is None or cpus is None or others < BUSY_HOST_SHARE * cpus:
+        return False
+    return facts.budget.handover_ns < HOP_DELAY_NS * max(1, facts.steps.deliveries)
 
 
 def _unexplained(facts: CostFacts, evidence: dict[str, Evidence]) -> float:
