@@ -124,8 +124,8 @@ def _what_ran(summary: Summary, width: int) -> list[str]:
 def _headline(summary: Summary, width: int, heading: Callable[[str], str]) -> list[str]:
     waits, where = _best(summary)
     if isinstance(waits.wait_share, NotMeasured):
-        total = f.duration_of(waits.total_wait_ns)
-        text = f"Waited {total} in {f.count(waits.deliveries, 'delivery')}; "
+        total, n = waits.total_wait_ns, f.count(waits.deliveries, "delivery")
+        text = f"Waited {f.duration_of(total)} in {n}; " if isinstance(total, Estimate) else "Waiting: "
         text += f"share of the time not measured: {waits.wait_share.reason}."
     else:
         pace, free = waits.deliveries_per_s, waits.deliveries_per_s_without_waiting

@@ -205,3 +205,9 @@ def test_the_share_of_the_edges_weighs_a_sampled_run() -> None:
     )
     whole = summarize(with_trace(run, events=made)).edges.share
     assert value(summarize(sampled).edges.share) == pytest.approx(value(whole), rel=0.01)
+
+
+def test_the_probes_cost_per_fetch_counts_the_fetches_that_were_not_kept() -> None:
+    run = with_trace(with_fetches(pool(6)), sampled="some", delivered=2400, sampled_floor_ns=MS)
+    cost = summarize(replace(run, probe_cost={"worker_ns": 2400 * 4000.0, "records": 2400.0})).probe
+    assert value(cost.worker_ns_per_fetch) == 4000

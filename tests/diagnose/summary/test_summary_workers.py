@@ -121,3 +121,8 @@ def test_fetches_of_the_consumer_itself_are_a_line() -> None:
     found = workers(run)
     assert [line.worker for line in found.lines] == [-1]
     assert value(found.lines[0].cpu_share) == pytest.approx(0.75)
+
+
+def test_a_fetch_has_not_waited_longer_for_a_cpu_than_it_took() -> None:
+    line = workers(pool(6, run_queue_ns=[900 * MS] * 24)).lines[0]
+    assert value(line.run_queue_share) == pytest.approx(1)

@@ -49,7 +49,11 @@ def consumer_step(view: View) -> ConsumerStep:
         column = view.column(name)
         if isinstance(column, NotMeasured):
             return column
-        return over if isinstance(over, NotMeasured) else totals_share(column[span], over[span])
+        if isinstance(over, NotMeasured):
+            return over
+        spent, time = column[span], over[span]
+        # As for a fetch: read just outside of what it is about, a delay may exceed it.
+        return totals_share(np.minimum(spent, time) if name.endswith("run_queue_ns") else spent, time)
 
     return ConsumerStep(
         p50_step_ns=p50,
@@ -148,7 +152,8 @@ def probe_cost(run: Run, view: View) -> ProbeCost:
     """What the probe's bookkeeping took, per record of the run, against this loader's own time."""
     cost = run.probe_cost
     absent = NotMeasured("this trace does not say what recording it cost")
-    fetches = sum(len(trace.fetches) for trace in run.loaders)
+    # The table of a sampled trace lacks fetches that were made, and paid for.
+    fetches = sum(len(t.fetches) if t.sampled is None else t.delivered for t in run.loaders if len(t.fetches))
     consumer = _per_record(cost.get("consumer_ns"), int(cost.get("records", 0)), absent)
     worker = _per_record(cost.get("worker_ns"), fetches, absent)
     fixed, dropped = cost.get("fixed_cpu_ns"), cost.get("dropped")
