@@ -327,6 +327,16 @@ def cadence_by_window(
     return tuple(windows)
 
 
+def _evenness(times: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Period and relative deviation of each row, if every event was seen."""
+    number = np.arange(times.shape[1], dtype=np.float64)
+    centred = number - number.mean()
+    period = np.maximum(times @ centred / (centred**2).sum(), 1e-9)
+    residual = times - times.mean(axis=1, keepdims=True) - period[:, None] * centred
+    freedom = max(times.shape[1] - 2, 1)
+    return period, np.sqrt((residual**2).sum(axis=1) / freedom) / period
+
+
 def _regularity(times: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Best period of each row of ascending times and its relative deviation.
 
@@ -376,21 +386,29 @@ def fit_clock(
     times = np.asarray(times_ns, dtype=np.float64)[:MAX_CLOCK_EVENTS]
     if times.size < MIN_CLOCK_EVENTS or times[-1] <= times[0]:
         return None
-    period, deviation = _regularity(times[None, :] - times[0])
+    rows = times[None, :] - times[0]
+    fits = (_evenness(rows), _regularity(rows))
     gaps = np.diff(times)
     closest = min(max(closest_ns, 0.0), float(gaps.min()))
     excess = max(float(gaps.mean()) - closest, 1e-9)
     random = np.random.default_rng(seed)
     null_gaps = closest + random.exponential(excess, size=(draws, gaps.size))
     null_times = np.concatenate([np.zeros((draws, 1)), np.cumsum(null_gaps, axis=1)], axis=1)
-    _, null = _regularity(null_times)
-    cycles = round((times[-1] - times[0]) / period[0])
-    centre = times.mean() - period[0] * np.round((times - times[0]) / period[0]).mean()
+    null = (_evenness(null_times), _regularity(null_times))
+    # Two ways to be regular, with every event seen or with some unseen: the likelier one, charged for both.
+    chances = [
+        (1 + np.count_nonzero(by_chance[1] <= fit[1][0])) / (draws + 1)
+        for fit, by_chance in zip(fits, null, strict=True)
+    ]
+    best = int(np.argmin(chances))
+    period, deviation = float(fits[best][0][0]), float(fits[best][1][0])
+    cycles = round((times[-1] - times[0]) / period)
+    centre = times.mean() - period * np.round((times - times[0]) / period).mean()
     return ClockFit(
-        period_ns=float(period[0]),
+        period_ns=period,
         offset_ns=float(centre),
-        deviation=float(deviation[0]),
-        p_value=float((1 + np.count_nonzero(null <= deviation[0])) / (draws + 1)),
+        deviation=deviation,
+        p_value=float(min(1.0, len(fits) * chances[best])),
         events=int(times.size),
         cycles=cycles,
     )

@@ -31,6 +31,8 @@ FETCH_FLOOR_STEPS = 0.01
 FETCH_FLOOR_NS = 50_000
 # Slow fetches end together when no more than this many usual fetch times lie between their ends.
 TOGETHER_FETCHES = 1.25
+# By how much the first wait must exceed workers times step: the measuring, and the step's own variation.
+FILL_MARGIN = 1.2
 # The deviation of one normal is 1.4826 times its median absolute deviation.
 MAD_TO_SIGMA = 1.4826
 # Above this size the median and its deviation are taken from an even sample.
@@ -177,9 +179,15 @@ def fetch_pattern(features: Features) -> Pattern | None:
 
 
 def wait_pattern(features: Features) -> Pattern:
-    """The arrangement of the stalls. The first wait of an epoch fills the pipe: it is left out."""
+    """The arrangement of the stalls.
+
+    The first wait of an epoch fills the pipe. It is no stall, unless it is longer than the pool could afford
+    (workers times step): a fetch of that length, repeated, starves the loop.
+    """
     kept = np.ones(features.n, dtype=np.bool_)
     kept[features.epoch_starts] = False
+    affordable = FILL_MARGIN * features.round * features.step_median_ns
+    kept[0] = bool(features.wait_ns[0] > affordable)
     mask = features.stalled & kept
     events = np.flatnonzero(mask)
     workers = features.workers or 0

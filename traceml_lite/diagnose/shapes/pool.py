@@ -28,6 +28,8 @@ SLOW_WORKER_RATIO = 1.7
 SLOW_WORKER_CONSISTENCY = 0.7
 # Chance that the longest fetches fall on one worker by accident.
 WORKER_LEVEL = 0.02
+# Chance of a cadence of the round where stalls fall at random.
+ROUND_LEVEL = 0.01
 # Cadence by stalls alone: share of stalls on the phase and of the phase's places that stall.
 ON_PHASE = 0.55
 RECALL = 0.6
@@ -56,18 +58,18 @@ def cadence_score(fit: PeriodFit | None, level: float = 0.01) -> float:
     return unlikely(fit.p_corrected, level) * effect
 
 
-def _recurrence_score(seen: Measures) -> float:
+def _recurrence_score(seen: Measures, level: float) -> float:
     if math.isnan(seen.recurrence) or seen.waited_share <= 0:
         return 0.0
     lift = seen.recurrence / seen.waited_share
     return (
         above(lift, RECURRENCE_LIFT, 1.15)
         * above(seen.recurrence, 0.5, 1.2)
-        * unlikely(seen.recurrence_p, 0.003)
+        * unlikely(seen.recurrence_p, level)
     )
 
 
-def round_score(seen: Measures) -> float:
+def round_score(seen: Measures, level: float = ROUND_LEVEL) -> float:
     """How clearly the waits recur once per round of the workers, whatever makes them."""
     workers = seen.features.workers
     if workers is None or workers < 2:
@@ -76,7 +78,7 @@ def round_score(seen: Measures) -> float:
     if seen.features.in_order is False or workers == 2:
         # Whoever is ready first is taken: with a busy pool every other batch at least is waited for.
         busy = above(seen.waited_share, 0.55, 1.2) * (1.0 if seen.features.in_order is False else 0.5)
-    return either(cadence_score(seen.wait.by_count), _recurrence_score(seen), busy)
+    return either(cadence_score(seen.wait.by_count, level), _recurrence_score(seen, 0.3 * level), busy)
 
 
 def _off_phase(seen: Measures) -> float:

@@ -30,9 +30,11 @@ PERIOD_LEVEL = 0.01
 DOUBT_LEVEL = 0.15
 # p-values for a clock: on its own, and where all workers are held up together.
 CLOCK_LEVEL = 0.005
-CLOCK_LEVEL_TOGETHER = 0.3
+CLOCK_LEVEL_TOGETHER = 0.4
 # A pause of the host holds up every worker that is fetching.
 TOGETHER = 0.7
+# ... and then its slow fetches are explained; a period in rank must be nearly exact to be the better reason.
+PAUSE_EXPLAINS = 0.75
 # Without slow fetches as a class: share of the fetch time in the slowest tenth (an even tenth would be 0.1).
 HEAVY_TIME = 0.3
 # Usual load above which waits come from the pool and not from single samples.
@@ -47,7 +49,7 @@ def data_score(seen: Measures, level: float = PERIOD_LEVEL) -> float:
     fit = pattern.scanned
     if fit is None:
         return 0.0
-    rivals = max(explained(pattern.by_turn), explained(pattern.by_worker))
+    rivals = max(explained(pattern.by_turn), explained(pattern.by_worker), PAUSE_EXPLAINS * _held_up(seen))
     here = explained(fit)
     # A period of the worker count is one worker as well as the data; a worker is the commoner cause.
     ahead = below(rivals, max(here, 1e-9) * 0.98, 1.05) if rivals > 0 else 1.0
@@ -83,7 +85,15 @@ def turn_score(seen: Measures, level: float = PERIOD_LEVEL) -> float:
     )
 
 
-def clock_score(seen: Measures) -> float:
+def _held_up(seen: Measures) -> float:
+    """How clearly the slow fetches are those that one pause after the other held up, all workers at once."""
+    pattern = seen.fetch
+    if pattern is None or (seen.features.workers or 0) < 2 or pattern.groups < 3:
+        return 0.0
+    return above(pattern.together, TOGETHER, 1.15)
+
+
+def clock_score(seen: Measures, level: float = CLOCK_LEVEL) -> float:
     """How clearly the slow ones are regular in seconds and not in batches or turns."""
     pattern = seen.fetch if seen.fetch is not None else seen.wait
     fit = pattern.clock
@@ -91,11 +101,11 @@ def clock_score(seen: Measures) -> float:
         return 0.0
     regular = below(fit.deviation, CLOCK_DEVIATION, 1.4)
     if pattern.source == "fetch" and (seen.features.workers or 0) >= 2:
-        shared = above(pattern.together, TOGETHER, 1.15)
-        alone = unlikely(fit.p_value, CLOCK_LEVEL)
+        shared = _held_up(seen)
+        alone = unlikely(fit.p_value, level)
         score = regular * either(shared * unlikely(fit.p_value, CLOCK_LEVEL_TOGETHER), alone)
     else:
-        score = regular * unlikely(fit.p_value, CLOCK_LEVEL)
+        score = regular * unlikely(fit.p_value, level)
     # What is exact in batches or turns is regular in seconds only because the steps are.
     exact = max(data_score(seen), turn_score(seen))
     return score * (1.0 - exact)
@@ -227,13 +237,13 @@ def slow_sample(seen: Measures) -> Evidence:
     regular = max(
         data_score(seen, DOUBT_LEVEL),
         turn_score(seen, DOUBT_LEVEL),
-        clock_score(seen),
+        clock_score(seen, DOUBT_LEVEL),
         worker_contrast(seen, DOUBT_LEVEL),
     )
     numbers = _pattern_numbers(pattern) | {"heavy_time": seen.heavy_time, "load": seen.load}
     if seen.fetch is None:
         rare = below(seen.wait.share, 0.45, 1.15) * above(seen.wait.events.size, 0.7, 1.5)
-        score = unrest(seen) * rare * (1.0 - max(regular, round_score(seen)))
+        score = unrest(seen) * rare * (1.0 - max(regular, round_score(seen, DOUBT_LEVEL)))
         text = f"{counted(pattern.events.size, 'stall')} in {features.n} deliveries, at no regular distance"
         return evidence(
             "slow_sample",
