@@ -65,6 +65,11 @@ def test_a_narrow_interval_gets_the_decimals_that_show_it() -> None:
     assert f.interval(Estimate(1.479, 1.4711, 1.4873), f.ONE) == " [1.471, 1.487]"
 
 
+def test_the_ends_of_a_large_interval_have_three_digits_too() -> None:
+    assert f.interval(Estimate(10_712.0, 7_913.0, 14_420.0), f.ONE) == " [7910, 14400]"
+    assert f.interval(Estimate(101.2, 96.8, 106.4), f.ONE) == " [97, 106]"
+
+
 def test_without_an_interval_there_are_no_brackets() -> None:
     assert f.share(Estimate(0.5)) == "50.0 %"
     assert f.share(Estimate(1.0, 1.0, 1.0, 0.95)) == "100 %"

@@ -101,7 +101,13 @@ def interval(estimate: Estimate, unit: Unit) -> str:
     spread = high - low
     if 0 < spread < 2 * 10**-decimals:
         decimals = min(1 - math.floor(math.log10(spread)), most)
+    if decimals == 0:
+        return f" [{_whole(low)}, {_whole(high)}]"
     return f" [{low:.{decimals}f}, {high:.{decimals}f}]"
+
+
+def _whole(value: float) -> str:
+    return digits(value) if abs(value) >= 100 else f"{value:.0f}"
 
 
 def _decimals(number: str) -> int:
