@@ -4,8 +4,8 @@ Sets up the versions, makes the data, runs every stage that the budget has room 
 beside this file. The same command again goes on where it was cut off. Needs no GPU and no hub.
 
     python run.py --quick        96 x 96 images, about 5 minutes
-    python run.py                240 x 320, about 30 minutes
-    python run.py --seed-scale   480 x 640 as in the seed, about 90 minutes
+    python run.py                240 x 320, about 35 minutes
+    python run.py --seed-scale   480 x 640 as in the seed, about 100 minutes
     python run.py --ci           the shortest form; asserts directions and ratios, writes no RESULTS.md
 """
 

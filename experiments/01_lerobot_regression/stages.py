@@ -20,6 +20,7 @@ FIXED = "0.4.1"
 MATRIX = tuple(
     (lerobot, datasets) for lerobot in ("0.4.0", "0.4.1", "0.4.4") for datasets in ("4.1.1", "4.8.5")
 )
+TRAIN_SCRIPT = Path(__file__).with_name("train.py")
 # A small ACT: on a CPU the default one would hide any loader behind seconds of computing.
 TRAIN_FLAGS = [
     *("--policy.type=act", "--policy.device=cpu", "--policy.push_to_hub=false"),
@@ -71,7 +72,7 @@ def in_order(study: Study) -> dict[str, Any]:
 def in_order_long(study: Study) -> dict[str, Any]:
     """The same at a length that can decide, on small images."""
     length = study.scale.long_deliveries
-    asked = ["-a", f"batches={length + 64}", "-s", "in_order=true,false", "-n", length]
+    asked = ["-a", f"batches={length + 64}", "-s", "in_order=true,false", "-n", length, "--one-direction"]
     return _sweep(study, study.arm(), "in-order-long", asked, small=True)
 
 
@@ -125,50 +126,27 @@ def current(study: Study) -> dict[str, Any]:
 
 
 def train(study: Study) -> dict[str, Any]:
-    """Real lerobot-train, unchanged, under ``traceml-lite run``, broken and fixed, and its ceiling."""
-    script, found = Path(__file__).with_name("train.py"), {}
-    flags = [*TRAIN_FLAGS, f"--dataset.root={study.data()}"]
+    """Real lerobot-train, unchanged, under ``traceml-lite run``, on the broken stack and on the fixed one."""
+    found = {}
     for name, lerobot in (("broken", "0.4.0"), ("fixed", FIXED)):
-        arm, trace = study.arm(lerobot), study.trace(f"train-{name}")
-        steps = f"--steps={study.scale.train_steps}"
-        log = study.folder / f"train-{name}.log"
-        study.tool(
-            arm,
-            "run",
-            "-o",
-            trace,
-            script,
-            *flags,
-            steps,
-            cwd=_scratch(study),
-            log=log,
-            **_train_environ(study),
-        )
+        arm, trace, log = study.arm(lerobot), study.trace(f"train-{name}"), study.folder / f"train-{name}.log"
+        words = ["-o", trace, TRAIN_SCRIPT, *_train_flags(study), f"--steps={study.scale.train_steps}"]
+        study.tool(arm, "run", *words, cwd=_scratch(study), log=log, **_train_environ(study))
         said = log.read_text()
         found[name] = measure(trace) | {
             "own_words": {key: values_in_log(said, key) for key in ("updt_s", "data_s", "loss")},
             "text": study.tool(study.arm(), "show", trace),
         }
-    folder = study.folder / "sweeps" / "train-ceiling"
-    asked = [
-        "-n",
-        12,
-        "--warmup",
-        4,
-        "--control",
-        "ceiling",
-        "--out",
-        folder,
-        script,
-        "--",
-        *flags,
-        "--steps=100",
-    ]
-    found["ceiling_text"] = study.tool(
-        study.arm(), "sweep", *asked, cwd=_scratch(study), **_train_environ(study)
-    )
-    found["ceiling"] = _read_sweep(folder, None)
     return found
+
+
+def train_control(study: Study) -> dict[str, Any]:
+    """What settles whether the workers take the step's CPU: the step alone, on the broken stack."""
+    folder = study.folder / "sweeps" / "train-control"
+    asked = ["-n", 12, "--warmup", 8, "--control", "ceiling", "--one-direction", "--out", folder]
+    words = [*asked, TRAIN_SCRIPT, "--", *_train_flags(study), "--steps=100"]
+    text = study.tool(study.arm(), "sweep", *words, cwd=_scratch(study), **_train_environ(study))
+    return {"text": text, **_read_sweep(folder, None)}
 
 
 def investigate(study: Study) -> dict[str, Any]:
@@ -220,6 +198,10 @@ def _read_sweep(folder: Path, stall_s: float | None) -> dict[str, Any]:
     ]
     kept = ("laws", "comparisons", "controls", "complete", "why_incomplete", "refused", "notes", "command")
     return {"passes": passes} | {key: result[key] for key in kept}
+
+
+def _train_flags(study: Study) -> list[str]:
+    return [*TRAIN_FLAGS, f"--dataset.root={study.data()}"]
 
 
 def _train_environ(study: Study) -> dict[str, str]:

@@ -37,7 +37,7 @@ class Scale:
     deliveries: int = 16
     """Per pass of the seed's tables, as it had them."""
     long_deliveries: int = 400
-    """Per pass of the long in_order control, on 96 x 96 images; 0 leaves it out."""
+    """Per pass of the long in_order control, on 96 x 96 images; 0 leaves out every long stage."""
     matrix_deliveries: int = 8
     train_steps: int = 24
     investigate_minutes: float = 10.0
@@ -48,9 +48,9 @@ class Scale:
 
 SCALES = {
     "ci": Scale("ci", 96, 96, 6, matrix_deliveries=6, long_deliveries=0, fetch_s=0.4),
-    "quick": Scale("quick", 96, 96, 6, long_deliveries=0, investigate_minutes=3, fetch_s=0.4),
-    "default": Scale("default", 240, 320, 35),
-    "seed": Scale("seed", 480, 640, 100, train_steps=12, fetch_s=7.0),
+    "quick": Scale("quick", 96, 96, 7, train_steps=16, long_deliveries=0, fetch_s=0.4),
+    "default": Scale("default", 240, 320, 40),
+    "seed": Scale("seed", 480, 640, 120, train_steps=12, investigate_minutes=20, fetch_s=7.0),
 }
 
 

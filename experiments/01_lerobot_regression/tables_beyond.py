@@ -168,13 +168,14 @@ def train(found: Mapping[str, Any]) -> str:
     losses = [stage[name]["own_words"]["loss"] for name in ("broken", "fixed")]
     same = "The losses are identical" if losses[0] and losses[0] == losses[1] else "The losses differ"
     statements = "\n".join(f"- {name}: {stage[name]['cost_statement']}" for name in ("broken", "fixed"))
-    answers = "\n".join(f"- `{one['control']}`: {one['statement']}" for one in stage["ceiling"]["controls"])
+    control = found.get("train_control", {}).get("controls", [])
+    answers = "\n".join(f"- `{one['control']}`: {one['statement']}" for one in control)
     return (
         "## The regression that hides in the step\n\n"
         "`lerobot-train` as installed, small ACT on the CPU, 4 workers, under `traceml-lite run`.\n\n"
         + grid(head, rows)
         + f"\n\n{same}: the data is the same, only its price differs.\n\n{statements}\n\n"
-        f"The control that settles it, on the broken stack:\n\n{answers or '- it gave no answer'}"
+        f"The control that settles it, on the broken stack:\n\n{answers or '- not run'}"
     )
 
 
