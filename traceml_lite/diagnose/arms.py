@@ -47,6 +47,8 @@ OTHERS_SHARE = 0.15
 PRESSURE_EXCESS = 0.15
 # A cadence of one pass says nothing below two rounds.
 MIN_ROUNDS = 2
+# A stretch of so many rounds can spare its first, in which the pipe fills; a shorter one keeps it.
+SPARE_ROUNDS = 8
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,9 +76,9 @@ def finished(passes: Sequence[MeasuredPass]) -> list[MeasuredPass]:
 
 
 def stretches(one: MeasuredPass) -> list[Stretch]:
-    """The steady deliveries of a pass by epoch: without its warm-up, and never with an epoch's first wait.
+    """The deliveries of a pass by epoch, without its warm-up and the first round of each long enough epoch.
 
-    The first wait fills the pipe whatever the shape is. A thinned trace has no gaps to count: it gives none.
+    The first waits fill the pipe whatever the shape is. A thinned trace has no gaps to count: it gives none.
     """
     trace = one.run.main
     if trace.sampled is not None:
@@ -94,11 +96,12 @@ def stretches(one: MeasuredPass) -> list[Stretch]:
     start, end = table.get("fetch_start_ns"), table.get("fetch_end_ns")
     fetch = None if start is None or end is None else np.where(start == MISSING, MISSING, end - start)
     group = table["iterator"].astype(np.int64) * (int(table["epoch"].max(initial=0)) + 1) + table["epoch"]
+    round_length = max(1, trace.config.num_workers or 1)
     found = []
     for key in dict.fromkeys(group.tolist()):
         rows = np.flatnonzero((group == key) & keep)
-        if len(rows) and table["delivery"][rows[0]] == 0:
-            rows = rows[1:]
+        if len(rows) >= SPARE_ROUNDS * round_length:
+            rows = rows[table["delivery"][rows] >= round_length]
         if not len(rows):
             continue
         fetches = None if fetch is None or (fetch[rows] < 0).any() else fetch[rows]
@@ -125,7 +128,8 @@ def known_steps(parts: Sequence[Stretch]) -> NDArray[np.int64]:
 
 def arm_threshold_ns(parts: Sequence[Stretch]) -> int:
     """Wait above which a delivery is a stall, for a comparison: taken from one arm and used in both."""
-    waits = np.concatenate([p.wait_ns for p in parts]) if parts else np.zeros(0, dtype=np.int64)
+    # The first wait of a short stretch may hold the start of the workers, which is no stall to measure by.
+    waits = np.concatenate([p.wait_ns[1:] for p in parts]) if parts else np.zeros(0, dtype=np.int64)
     steps = known_steps(parts)
     floor = STALL_FLOOR_STEPS * float(np.median(steps)) if steps.size else 0.0
     return int(max(ARM_MASS_MARGIN * mass_cut_ns(waits, ARM_MASS_SHARE), floor))

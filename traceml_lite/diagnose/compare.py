@@ -41,7 +41,7 @@ from traceml_lite.records.sweep import (
     PassResult,
 )
 
-# Arms count as equivalent within a fifth: passes of one setting on one host, minutes apart, differ by as much.
+# Arms count as equivalent within a fifth: passes of one setting on one host, minutes apart, differ as much.
 DEFAULT_MARGIN = 0.2
 # A difference is shown at 5 %, two-sided; equivalence by two one-sided tests at 5 %, so with a 90 % interval.
 DIFFERENCE_P, EQUIVALENCE_LEVEL = 0.05, 0.90
@@ -127,7 +127,7 @@ def compare_arms(
 def compare_neighbours(
     passes: Sequence[MeasuredPass], *, margin: float = DEFAULT_MARGIN, allow_different: bool = False
 ) -> tuple[ArmComparison, ...]:
-    """Each condition of a sweep against the next one, in the order of their options; controls are left out."""
+    """Each condition of a sweep against the next one in the order of their options, without controls."""
     arms: dict[str, list[MeasuredPass]] = {}
     for one in finished(passes):
         if one.condition.control is None and stretches(one):
@@ -242,7 +242,7 @@ def _difference(a: Sequence[MeasuredPass], b: Sequence[MeasuredPass], margin: fl
     if pairs < 2:
         ratio = Estimate(math.exp(mean), n=1, method="one pair: no valid interval")
         statement = (
-            f"Mean wait {_change(math.exp(mean))}, from one run of each: passes of one setting differ as well, "
+            f"Mean wait {_change(math.exp(mean))}, from one run of each: runs of one setting differ as well, "
             "so neither a difference nor equality is shown. Repeat both at least once."
         )
         return Difference(ratio, None, None, None, margin, pairs, None, statement)

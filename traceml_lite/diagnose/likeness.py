@@ -11,14 +11,14 @@ from dataclasses import fields
 from traceml_lite.records.run import LoaderConfig
 from traceml_lite.records.sweep import MeasuredPass
 
-# What must agree before two runs are compared: their data, machine and software. The other options of the loader
-# are what experiments vary, and are named.
+# What must agree before two runs are compared: their data, machine and software. The other options of the
+# loader are what experiments vary, and are named.
 _LIKE_CONFIG = ("dataset", "dataset_kind", "dataset_len", "batch_size", "drop_last", "sampler", "collate")
 _LIKE_ENVIRONMENT = ("host", "platform", "python", "torch", "cpus_online", "cpus_affinity", "cpu_quota")
 
 
 def unlike_arms(a: Sequence[MeasuredPass], b: Sequence[MeasuredPass]) -> list[str]:
-    """What differs between two arms beyond their conditions, a few words each; empty when they may be compared.
+    """What differs between two arms beyond their conditions; empty when they may be compared.
 
     Args:
         a: Passes of arm A, at least one.
@@ -49,8 +49,6 @@ def _unlike(a: MeasuredPass, b: MeasuredPass, varied: set[str]) -> list[str]:
             )
     if a.result.indices_hash and b.result.indices_hash and a.result.indices_hash != b.result.indices_hash:
         found.append("the sampler gave other batches or another order")
-    if a.result.cache and b.result.cache and "cache" not in varied:
-        found += _differs("page cache", a.result.cache, b.result.cache)
     return found
 
 
@@ -62,7 +60,7 @@ def _differs(name: str, a: object, b: object) -> list[str]:
 
 
 def named_differences(a: Sequence[MeasuredPass], b: Sequence[MeasuredPass]) -> tuple[str, ...]:
-    """Options of the loader that differ although the conditions do not name them, and thinned traces."""
+    """What differs without being named by the conditions, yet hinders no comparison; and thinned traces."""
     notes = []
     named = {k for p in (*a, *b) for k in p.condition.options}
     for option in fields(LoaderConfig):
@@ -73,6 +71,9 @@ def named_differences(a: Sequence[MeasuredPass], b: Sequence[MeasuredPass]) -> t
             getattr(a[0].run.main.config, option.name),
             getattr(b[0].run.main.config, option.name),
         )
+    caches = sorted({p.result.cache for p in (*a, *b)} - {"", "unknown"})
+    if len(caches) > 1 and "cache" not in named:
+        notes.append(f"the page cache was not in one state: {' and '.join(caches)}")
     for one in (*a, *b):
         if one.run.main.sampled is not None:
             notes.append(f"{one.run.source} left out: {one.run.main.sampled}")
