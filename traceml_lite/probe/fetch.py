@@ -6,6 +6,7 @@ something of it fails, recording stops and the fetch goes on.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import time
@@ -63,6 +64,11 @@ class FetchRecorder:
         """The iterator starts another pass with the same worker."""
         self.turn += 1
         self._k = 0
+
+    def note_cpus(self) -> None:
+        """Note how many CPUs this process may run on now; workers are often pinned in worker_init_fn."""
+        with contextlib.suppress(OSError, AttributeError, ValueError):
+            self._ring.say_cpus(len(os.sched_getaffinity(0)))
 
     def close(self) -> None:
         """Stop recording and close the descriptors."""

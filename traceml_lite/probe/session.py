@@ -172,7 +172,12 @@ class Session:
     def worker_seen(self, recorder: IteratorRecorder, worker: int, header: RingHeader) -> None:
         """A worker's ring was read for the first time."""
         self.event(
-            "worker_start", recorder.iterator, worker=header.worker, pid=header.pid, turn=recorder.turn
+            "worker_start",
+            recorder.iterator,
+            worker=header.worker,
+            pid=header.pid,
+            turn=recorder.turn,
+            cpus_affinity=header.cpus or None,
         )
         if header.absent:
             self.event("absent", recorder.iterator, bits=header.absent, errno=header.errno)

@@ -66,6 +66,7 @@ class WorkerInit:
         if self._user is not None:
             self._user(worker_id)
         if recorder is not None:
+            recorder.note_cpus()
             # Imported here, in a process that has torch anyway; after the user's function, so that a
             # loader that it makes is not taken for the worker's own.
             from traceml_lite.probe.hooks.fetcher import record_fetchers

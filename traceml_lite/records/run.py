@@ -178,14 +178,17 @@ class Environment:
 # What each event says, and the keys of its ``data``.
 EVENT_KINDS: Mapping[str, str] = MappingProxyType(
     {
-        "iterator": "an iterator was made; iter_ns (time iter() took), epoch, pids (of its workers)",
-        "epoch_start": "a persistent iterator began another epoch; epoch, iter_ns",
-        "epoch_end": "next() raised StopIteration; epoch, deliveries, stop_ns (the time it took)",
-        "closed": "the iterator went away before its epoch's end; epoch, deliveries",
-        "worker_start": "a worker ran its first line of ours; worker, pid, epoch",
-        "worker_gone": "a worker died; worker, pid, rank and since_ns of the batch in flight (or None)",
-        "error": "next() raised; epoch, deliveries, rank (or None), type, worker (or None)",
-        "probe_error": "something of the probe failed and was passed over; what, type, message, count",
+        "session": "the recording began; session (its id), host",
+        "iterator": "an iterator was made; loader (number), config",
+        "epoch_start": "its first batch was asked for; epoch, turn, iter_ns (time iter() took, or None)",
+        "epoch_end": "next() raised StopIteration; epoch, turn, deliveries, stop_ns (the time it took)",
+        "closed": "the iterator went away before its epoch's end; epoch, turn, deliveries",
+        "worker_start": "a worker began; worker, pid, turn, cpus_affinity (CPUs it may run on, or None)",
+        "worker_gone": "a worker died; worker, pid, exit_code, rank and since_ns of its batch (or None)",
+        "absent": "a worker could not read some counters; bits and errno as in store.layout",
+        "thinned": "the trace outgrew its limit; stride, deliveries, kept, floor_ns",
+        "error": "next() raised; epoch, deliveries, rank, type, worker (rank, worker: or None), after_ns",
+        "probe_error": "something of the probe failed and was passed over; what, type, message",
         "script_end": "the traced script ended; exit_code, exception (type name or None), signal (or None)",
     }
 )

@@ -35,6 +35,7 @@ def build_loaders(
     events: Sequence[Event],
     absent: Mapping[str, str],
     sampled: str | None,
+    sampled_floor_ns: int | None = None,
 ) -> tuple[LoaderTrace, ...]:
     """One ``LoaderTrace`` per loader, most deliveries first.
 
@@ -44,6 +45,7 @@ def build_loaders(
         events: All events of the trace.
         absent: Fetch columns nothing was read of, with the reason.
         sampled: Sentence for ``LoaderTrace.sampled``.
+        sampled_floor_ns: For ``LoaderTrace.sampled_floor_ns``.
     """
     loader_of: dict[int, int] = {}
     configs: dict[int, dict[str, Any]] = {}
@@ -68,6 +70,7 @@ def build_loaders(
                 fetches=_fetches(fetched, mine, absent),
                 events=own,
                 sampled=sampled,
+                sampled_floor_ns=sampled_floor_ns,
                 delivered=_delivered(mine, own, sampled),
             )
         )

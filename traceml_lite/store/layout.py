@@ -75,6 +75,9 @@ RING_MAGIC = b"TLRING1\0"
 # magic, record size, capacity, owner pid, iterator, worker, bits of what could not be read, its errno
 RING_HEADER = struct.Struct("<8sIIiiiII")
 RING_HEADER_SIZE = 128
+# CPUs in the owner's affinity mask once the user's worker_init_fn has run; 0 is "not read".
+RING_CPUS = struct.Struct("<i")
+RING_CPUS_OFFSET = 48
 # Running counts that the owner updates: records committed, own time spent on bookkeeping (ns).
 RING_COUNTS = struct.Struct("<qq")
 RING_COUNTS_OFFSET = 64
@@ -108,6 +111,7 @@ class RingHeader:
     errno: int
     committed: int
     own_ns: int
+    cpus: int
 
 
 def parse_ring_header(head: bytes) -> RingHeader | None:
@@ -118,7 +122,8 @@ def parse_ring_header(head: bytes) -> RingHeader | None:
     if magic != RING_MAGIC or size != RECORD_SIZE or capacity <= 0:
         return None
     committed, own_ns = RING_COUNTS.unpack_from(head, RING_COUNTS_OFFSET)
-    return RingHeader(size, capacity, pid, iterator, worker, absent, error, committed, own_ns)
+    (cpus,) = RING_CPUS.unpack_from(head, RING_CPUS_OFFSET)
+    return RingHeader(size, capacity, pid, iterator, worker, absent, error, committed, own_ns, cpus)
 
 
 def ring_slots(committed: int, since: int, capacity: int) -> tuple[list[tuple[int, int]], int]:

@@ -84,14 +84,15 @@ def load(path: str | os.PathLike[str]) -> Run:
         else:
             rows = np.frombuffer(records + mark, dtype=FETCH)
             fetches = _with_new(fetches, rows, ("iterator", "turn", "worker", "k"))
-    sampled, delivered = None, len(deliveries)
+    sampled, floor_ns, delivered = None, None, len(deliveries)
     sampling = manifest.get("sampling")
     if sampling:
         delivered = int(deliveries["sequence"].max()) + 1 if len(deliveries) else 0
-        deliveries = deliveries[kept(deliveries, sampling["stride"], sampling["floor_ns"])]
+        floor_ns = int(sampling["floor_ns"])
+        deliveries = deliveries[kept(deliveries, sampling["stride"], floor_ns)]
         sampled = (
             f"the trace outgrew its limit of {manifest['limit_bytes']} bytes: 1 delivery in "
-            f"{sampling['stride']} and every wait of at least {sampling['floor_ns'] / 1e6:.3g} ms were kept, "
+            f"{sampling['stride']} and every wait of at least {floor_ns / 1e6:.3g} ms were kept, "
             f"{len(deliveries)} of {delivered}"
         )
     absent = _absent(events, headers)
@@ -99,7 +100,7 @@ def load(path: str | os.PathLike[str]) -> Run:
     environment = _record(Environment, manifest.get("environment", {}))
     return Run(
         source=str(place),
-        loaders=build_loaders(deliveries, fetches, events, absent, sampled),
+        loaders=build_loaders(deliveries, fetches, events, absent, sampled, floor_ns),
         environment=environment,
         host=_host(source, manifest),
         capabilities=_capabilities(manifest, absent),

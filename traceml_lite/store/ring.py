@@ -15,6 +15,8 @@ from traceml_lite.store.layout import (
     RECORD_SIZE,
     RING_COUNTS,
     RING_COUNTS_OFFSET,
+    RING_CPUS,
+    RING_CPUS_OFFSET,
     RING_HEADER,
     RING_HEADER_SIZE,
     RING_MAGIC,
@@ -71,6 +73,10 @@ class Ring:
     def say_absent(self, bits: int, error: int) -> None:
         """Note in the header which counters could not be read, and the errno of the last failure."""
         RING_HEADER.pack_into(self.memory, 0, *RING_HEADER.unpack_from(self.memory)[:6], bits, error)
+
+    def say_cpus(self, cpus: int) -> None:
+        """Note in the header how many CPUs the owner may run on."""
+        RING_CPUS.pack_into(self.memory, RING_CPUS_OFFSET, cpus)
 
     def unlink(self) -> None:
         """Remove the file; the mapping of this and other processes stays usable."""
