@@ -39,6 +39,7 @@ FACTS = Facts(
     fetch_s=1.0,
     step_s=0.01,
     cpus=2.0,
+    fetch_cv=None,
     accelerator=False,
     known_options=(
         "num_workers", "batch_size", "prefetch_factor", "persistent_workers", "in_order", "pin_memory",
@@ -112,6 +113,17 @@ def test_an_in_order_control_takes_enough_deliveries_by_itself():
 def test_an_in_order_control_of_many_workers_takes_fifty_deliveries_each():
     plan = plan_sweep(Request("t.py", settings=("num_workers=8",), controls=("in_order",)), FACTS)
     assert {one.deliveries - one.warmup for one in plan.passes if one.block == "in_order"} == {400}
+
+
+def test_even_fetches_make_an_in_order_control_longer_because_workers_stay_in_phase():
+    request = Request("t.py", settings=("num_workers=4",), controls=("in_order",))
+    lengths = []
+    for cv in (0.5, 0.05, 0.02, 0.001):
+        plan = plan_sweep(request, replace(FACTS, fetch_cv=cv))
+        (length,) = {one.deliveries - one.warmup for one in plan.passes if one.block == "in_order"}
+        lengths.append(length)
+    # 50 a worker and (0.3 / cv)^2 rounds of 4, at most 1200.
+    assert lengths == [204, 344, 1100, 1200]
 
 
 def test_a_control_stands_beside_the_condition_with_the_most_workers():

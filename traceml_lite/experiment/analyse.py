@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from traceml_lite import store
-from traceml_lite._errors import TraceFormatError, TracemlLiteError
+from traceml_lite._errors import ComparisonError, TraceFormatError, TracemlLiteError
 from traceml_lite.diagnose.compare import compare_arms
 from traceml_lite.diagnose.laws import sweep_laws
 from traceml_lite.experiment.evidence import answer_control
@@ -78,7 +78,7 @@ def analyse(folder: SweepFolder, *, allow_different: bool = False, why_incomplet
         swept = [one.measured for one in ended if one.planned.block == SWEEP_BLOCK]
         if len({one.run.main.config.num_workers for one in swept}) > 1:
             laws = sweep_laws(swept)
-        comparisons, answers = _compare(plan, ended, unlike)
+        comparisons, answers = _compare(plan, ended, unlike, notes)
     first = ended[0].measured.run.environment if ended else None
     return SweepResult(
         target=request.target,
@@ -171,7 +171,7 @@ def _refusal(
 
 
 def _compare(
-    plan: Plan, ended: Sequence[_Ended], unlike: tuple[str, ...]
+    plan: Plan, ended: Sequence[_Ended], unlike: tuple[str, ...], notes: list[str]
 ) -> tuple[list[ArmComparison], list[ControlAnswer]]:
     comparisons: list[ArmComparison] = []
     answers: list[ControlAnswer] = []
@@ -184,7 +184,8 @@ def _compare(
         if block == SWEEP_BLOCK:
             ordered = [arm for arm in _given_order(plan, block) if of_arm[arm]]
             for a, b in itertools.pairwise(ordered):
-                comparisons.append(_pair(of_arm[a], of_arm[b], unlike))
+                neighbours = _pair(of_arm[a], of_arm[b], unlike, notes)
+                comparisons += [neighbours] if neighbours is not None else []
             continue
         for arm in arms:
             control = next(one.control for one in plan.passes if one.arm == arm and one.block == block)
@@ -193,8 +194,8 @@ def _compare(
             base = of_arm[_base_arm(arms, arm, control, block)]
             comparison = None
             if base and control not in ("ceiling", "repeat"):
-                comparison = _pair(base, of_arm[arm], unlike)
-                comparisons.append(comparison)
+                comparison = _pair(base, of_arm[arm], unlike, notes)
+                comparisons += [comparison] if comparison is not None else []
             answers.append(
                 answer_control(
                     control, [one.measured for one in base], [one.measured for one in of_arm[arm]], comparison
@@ -203,8 +204,17 @@ def _compare(
     return comparisons, answers
 
 
-def _pair(a: Sequence[_Ended], b: Sequence[_Ended], unlike: tuple[str, ...]) -> ArmComparison:
-    comparison = compare_arms([one.measured for one in a], [one.measured for one in b])
+def _pair(
+    a: Sequence[_Ended], b: Sequence[_Ended], unlike: tuple[str, ...], notes: list[str]
+) -> ArmComparison | None:
+    """Two arms of this sweep; None, with a note, where one has nothing to compare."""
+    try:
+        comparison = compare_arms(
+            [one.measured for one in a], [one.measured for one in b], allow_different=bool(unlike)
+        )
+    except ComparisonError as error:
+        notes.append(f"{a[0].planned.arm} and {b[0].planned.arm} are not compared: {error}")
+        return None
     return replace(comparison, unlike=(*comparison.unlike, *unlike)) if unlike else comparison
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import faulthandler
 import json
 import os
-import random
 import signal
 import sys
 import time
@@ -75,6 +74,7 @@ def run_pass(spec: Spec) -> dict[str, Any]:
         What goes into ``result.json``: ``ended`` (``"deliveries"``, ``"limit"``, ``"target"``, ``"error"``),
         the loaders seen, and for an error its kind and message.
     """
+    from traceml_lite.consumers import targets
     from traceml_lite.probe import override, session
     from traceml_lite.probe.files import OpenedFiles
 
@@ -82,7 +82,7 @@ def run_pass(spec: Spec) -> dict[str, Any]:
     opened = str(folder / OPENED) if spec.note_files else None
     if opened is not None:
         OpenedFiles.install(opened)
-    seed_everything(spec.seed)
+    targets.seed_everything(spec.seed)
     wanted = override.Overrides(
         options=spec.options,
         loader=spec.loader,
@@ -116,7 +116,7 @@ def run_pass(spec: Spec) -> dict[str, Any]:
             traceback.print_exc()
     result["loaders"] = [asdict(one) for one in seen.loaders]
     result["known_options"] = sorted(seen.known)
-    result["accelerator"] = _accelerator()
+    result["accelerator"] = override.has_accelerator()
     result["indices"] = _save_indices(seen, folder, spec.loader)
     result["cpu_s"] = time.process_time()
     return result
@@ -130,22 +130,6 @@ def _drive(spec: Spec) -> str:
     consumer = spec.consumer or target.consumer_default or "none"
     drive.drive(target.loader, parse.parse_consumer(consumer), deliveries=spec.deliveries)
     return consumer
-
-
-def seed_everything(seed: int) -> None:
-    """The same random state at the start of every pass, of every library that a sampler may draw from."""
-    import torch
-
-    random.seed(seed)
-    np.random.seed(seed % 2**32)  # noqa: NPY002 - scripts draw from the global state, so that is what is seeded
-    torch.manual_seed(seed)
-
-
-def _accelerator() -> bool:
-    import torch
-
-    asked = getattr(torch, "accelerator", None)
-    return bool(asked.is_available()) if asked is not None else bool(torch.cuda.is_available())
 
 
 def _save_indices(seen: Any, folder: Path, loader: int | None) -> str | None:

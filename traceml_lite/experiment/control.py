@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from traceml_lite._errors import UsageError
+from traceml_lite.diagnose.compare import claim_deliveries
 
-# An in_order control shorter than this cannot decide: workers start in phase, and for about (0.3/cv)^2 rounds
-# the cadence shows in both orders (36 rounds at a variation of 5 %, so 144 deliveries at 4 workers).
-IN_ORDER_MIN_DELIVERIES = 200
-IN_ORDER_DELIVERIES_PER_WORKER = 50
+# How long an in_order control must be is ``claim_deliveries``: at least 200 and 50 a worker, after the rounds
+# in which workers that start together stay in phase. With very even fetches (1 %) that is thousands; this is
+# where a control stops by itself, and the comparison then says what it could not decide.
+IN_ORDER_MAX_DELIVERIES = 1200
 
 # A staggered start must show that the cadence is gone: with k gaps of which none is a multiple of W, the
 # upper 95 % bound of the share is 1 - 0.025^(1/k), below one half from k = 6. Sixteen rounds give more.
@@ -108,10 +109,17 @@ def control_named(name: str) -> Control:
     raise UsageError(f"no control is called {name!r}. Controls are:\n{listed}")
 
 
-def deliveries_needed(control: str, workers: int, wanted: int) -> int:
-    """Deliveries that a pass of this control takes, at least; ``wanted`` where it has no need of its own."""
+def deliveries_needed(control: str, workers: int, wanted: int, cv: float | None = None) -> int:
+    """Deliveries that a pass of this control takes, at least.
+
+    Args:
+        control: Its name.
+        workers: Of the loader.
+        wanted: What a control without a need of its own takes.
+        cv: Variation of the fetch times, which decides how long workers stay in phase; None if not known.
+    """
     if control == "in_order":
-        return max(IN_ORDER_MIN_DELIVERIES, IN_ORDER_DELIVERIES_PER_WORKER * workers)
+        return min(claim_deliveries(workers, cv), max(IN_ORDER_MAX_DELIVERIES, wanted))
     if control == "stagger":
         return max(STAGGER_MIN_DELIVERIES, STAGGER_DELIVERIES_PER_WORKER * workers)
     return wanted

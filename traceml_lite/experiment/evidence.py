@@ -66,7 +66,7 @@ def _in_order(base: Passes, changed: Passes, comparison: ArmComparison | None) -
     ratio, left = difference.ratio.value, _stall_ratio(comparison)
     numbers = {"wait_ratio": ratio, "stall_ratio": left}
     long = claim.deliveries if claim is not None else min(one.result.deliveries for one in changed)
-    if ratio <= FALLEN_AWAY and difference.different is not False:
+    if ratio <= FALLEN_AWAY and (difference.ratio.high is None or difference.ratio.high < 1):
         answer = _answer(
             "stalls_fall_away",
             f"without order the mean wait is {ratio:.2g} of what it was and stalls are {left:.2g} as "

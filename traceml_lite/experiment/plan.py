@@ -93,6 +93,8 @@ class Facts:
     """Median step of the consumer."""
     cpus: float
     """CPUs it may use."""
+    fetch_cv: float | None
+    """Variation of the fetch times within workers; None where too few were seen."""
     accelerator: bool
     known_options: tuple[str, ...]
     others: tuple[str, ...] = ()
@@ -275,7 +277,7 @@ def _lay_out(
             continue
         if control.own_block:
             workers = _workers(facts, base)
-            need = max(deliveries, deliveries_needed(control.name, workers, deliveries))
+            need = max(deliveries, deliveries_needed(control.name, workers, deliveries, facts.fetch_cv))
             if need > deliveries:
                 notes.add(
                     f"{control.name}: {need} deliveries per pass instead of {deliveries}; fewer cannot decide"

@@ -20,6 +20,8 @@ from traceml_lite.records.run import LoaderTrace, Run
 SCOUT_DELIVERIES = 16
 # With slow batches it ends at the first ask after this, whatever it has.
 SCOUT_LIMIT_S = 20.0
+# Below this many fetches their variation is not told.
+MIN_FETCHES = 8
 # Lines of a failed child's stderr that go into the error.
 TAIL_LINES = 12
 
@@ -70,6 +72,7 @@ def read_facts(folder: Path, result: Mapping[str, Any] | None, started_ns: int, 
         fetch_s=_fetch_s(trace),
         step_s=_median_s(columns.get("step_ns")),
         cpus=run.environment.cpus_usable or 1.0,
+        fetch_cv=_fetch_cv(trace),
         accelerator=bool(result["accelerator"]),
         known_options=tuple(result["known_options"]),
         others=tuple(f"loader {one['number']}: {_words(one)}" for one in loaders if one["number"] != number),
@@ -124,6 +127,26 @@ def _fetch_s(trace: LoaderTrace) -> float | None:
     if run_queue is not None:
         length = length - np.maximum(run_queue[known], 0)
     return float(np.median(np.maximum(length, 0))) / 1e9
+
+
+def _fetch_cv(trace: LoaderTrace) -> float | None:
+    """Variation of the fetch times within workers, robust against the first and the slow ones."""
+    table = trace.fetches
+    start, end, worker = table.get("fetch_start_ns"), table.get("fetch_end_ns"), table.get("worker")
+    if start is None or end is None or worker is None:
+        return None
+    logs = []
+    for one in np.unique(worker):
+        mine = (worker == one) & (start >= 0) & (end > start)
+        # A worker's first fetch opens files and fills caches.
+        lengths = np.log((end - start)[mine].astype(float))[1:]
+        if len(lengths) >= 2:
+            logs.append(lengths - np.median(lengths))
+    if sum(map(len, logs)) < MIN_FETCHES:
+        return None
+    low, high = np.quantile(np.concatenate(logs), [0.25, 0.75])
+    # A normal distribution's quartiles are 1.349 standard deviations apart.
+    return float((high - low) / 1.349)
 
 
 def _median_s(column: Any) -> float | None:

@@ -359,6 +359,12 @@ def _override_construction(kind: Any, session: Session) -> passes.Undo:
     return undo
 
 
+def has_accelerator() -> bool:
+    """Whether torch sees a device that memory could be pinned for."""
+    asked = getattr(torch, "accelerator", None)
+    return bool(asked.is_available()) if asked is not None else bool(torch.cuda.is_available())
+
+
 def _stable_text(sample: Any) -> str:
     if sample is None or isinstance(sample, (bool, int, float, str, bytes)):
         return repr(sample)
