@@ -171,11 +171,9 @@ class IteratorRecorder:
         )  # fmt: skip
         self._delivery += 1
         self._last_got_ns = got_ns
-        if ring.committed + 1 - self._drained >= DRAIN_EVERY:
-            self.drain(keep_last=True)
-        if got_ns > session.host_due_ns:
-            session.sample_host()
         ring.commit(_now() - got_ns + asked_ns - entered_ns)
+        if ring.committed - self._drained >= DRAIN_EVERY or got_ns > session.host_due_ns:
+            self._seldom(got_ns)
 
     def stopped(self, asked_ns: int, stop_ns: int) -> None:
         """``next`` raised StopIteration."""
@@ -272,6 +270,15 @@ class IteratorRecorder:
             self._session.event(
                 kind, self.iterator, epoch=self._epoch, deliveries=self._delivery, turn=self.turn, **data
             )
+
+    def _seldom(self, got_ns: int) -> None:
+        """What is due only now and then; its cost is the CPU time of this thread."""
+        before = _thread_cpu()
+        if self._ring.committed - self._drained >= DRAIN_EVERY:
+            self.drain(keep_last=True)
+        if got_ns > self._session.host_due_ns:
+            self._session.sample_host()
+        self._ring.own_ns += _thread_cpu() - before
 
     def drain(self, *, keep_last: bool) -> None:
         """Move whole records from the rings to the trace's files.

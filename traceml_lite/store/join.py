@@ -6,6 +6,7 @@ on (iterator, turn, worker, k), where a turn is one pass of an iterator (persist
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
@@ -56,15 +57,19 @@ def build_loaders(
     delivery_loader = _mapped(deliveries["iterator"], loader_of)
     fetch_loader = _mapped(fetches["iterator"], loader_of)
     traces = []
+    names: Counter[str] = Counter()
     for loader in configs:
         mine = deliveries[delivery_loader == loader]
         mine = mine[np.argsort(mine["sequence"], kind="stable")]
         fetched = fetches[fetch_loader == loader]
         config = _config(configs[loader])
         own = tuple(e for e in events if e.iterator is not None and loader_of.get(e.iterator) == loader)
+        name = f"{config.loader.rpartition('.')[2]} over {config.dataset.rpartition('.')[2]}"
+        names[name] += 1
         traces.append(
             LoaderTrace(
-                name=f"{config.loader.rpartition('.')[2]} over {config.dataset.rpartition('.')[2]}",
+                # Train and validation often share a class; the second of a name has its number beside it.
+                name=name if names[name] == 1 else f"{name} #{names[name]}",
                 config=config,
                 deliveries=_deliveries(mine, fetched, absent),
                 fetches=_fetches(fetched, mine, absent),
