@@ -5,9 +5,11 @@ Loads, shares, growth and recurrence; no thresholds and no names of mechanisms h
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
+from scipy import special
 
 from traceml_lite.diagnose.shapes.features import Features, Int, Mask
 from traceml_lite.diagnose.shapes.patterns import Pattern, fetch_pattern, wait_pattern
@@ -15,13 +17,11 @@ from traceml_lite.stats.cadence import recurrence, tail_probability
 from traceml_lite.stats.drift import block_medians, change_point, trend
 from traceml_lite.stats.tails import STALL_FLOOR_STEPS, WAIT_FLOOR_NS
 
-# Rounds needed before growth is read round by round; shorter runs compare each delivery with the one a
-# round before.
-MIN_ROUNDS = 8
-# ... and values are taken singly until there are this many of them.
+# Short series are taken value by value, until there are this many blocks of a round.
 MIN_POINTS_PER_SERIES = 32
-# Growth by pairs needs this many pairs in which anybody waited.
-MIN_PAIRS = 5
+# Round times needed before their growth is read, and blocks that a long run is reduced to.
+MIN_ROUND_TIMES = 8
+MAX_ROUND_TIMES = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +69,12 @@ class Measures:
     """The same behind everything that was dispatched before the first ask; nan if too little is left."""
     start_share: float
     """Waiting in the first ``fill`` deliveries of the run as a share of the run's time."""
+    first_load: float
+    """Waiting of the first round over workers times step: the load, if these waits are usual fetches."""
+    pace_load: float
+    """Time per delivery over the step: the load of a pool that never catches up."""
+    longest_calm: float
+    """Longest run of deliveries nobody waited for, over what the queue can hold (``fill``)."""
     start_steps: float
     """That waiting in steps."""
     start_excess: float
@@ -91,7 +97,8 @@ class Measures:
     recurrence_p: float
     """Chance of that if waits fell at random."""
     fetch_growth: Growth | None
-    wait_growth: Growth | None
+    round_growth: Growth | None
+    """Of the time that a round of the workers takes."""
     spread: WorkerSpread | None
     heavy_time: float
     """Share of all fetch time spent in the slowest tenth of fetches; nan without fetch times."""
@@ -123,31 +130,37 @@ def _series_growth(values: Int, block: int) -> Growth | None:
     return Growth(fit.spearman, fit.p_value, fit.growth, separation, jump_p)
 
 
-def _wait_growth(features: Features, waited: Mask) -> Growth | None:
-    """Growth of the waiting per round, or by pairs one round apart in a run of few rounds."""
-    first, size = features.first_round, features.round
-    waits = features.wait_ns[first:].astype(np.float64)
-    if waits.size // size >= MIN_ROUNDS:
-        rounds = waits[: waits.size // size * size].reshape(-1, size).sum(axis=1)
-        fit = trend(rounds)
-        if fit is None:
-            return None
-        third = max(1, rounds.size // 3)
-        begin, end = float(rounds[:third].mean()), float(rounds[-third:].mean())
-        factor = end / begin if begin > 0 else float("inf")
-        return Growth(fit.spearman, fit.p_value, factor, *_jump(rounds))
-    if waits.size <= size:
+def _round_growth(features: Features) -> Growth | None:
+    """Growth of the time that a round of the workers takes, from waits and steps alone.
+
+    The time between a delivery and the one a round later is the fetch time itself in an ordered pool that
+    cannot keep up, since its worker never rests. Neighbouring rounds overlap by all but one delivery where
+    it can keep up, so that each counts for two over the round's length only.
+    """
+    size, n = features.round, features.n
+    if n - size < MIN_ROUND_TIMES or not features.step_median_ns > 0:
         return None
-    early, late = waits[:-size], waits[size:]
-    used = waited[first:][:-size] | waited[first:][size:]
-    count = int(used.sum())
-    if count < MIN_PAIRS:
+    at = features.ask_ns + features.wait_ns
+    within = features.in_epoch[size:] >= size
+    times = (at[size:] - at[:-size])[within]
+    if times.size < MIN_ROUND_TIMES:
         return None
-    up = int((late[used] > early[used]).sum())
-    begin, end = float(early[used].sum()), float(late[used].sum())
-    p_value = min(1.0, 2.0 * tail_probability(max(up, count - up), count, 50_000, 100_000))
-    factor = end / begin if begin > 0 else float("inf")
-    return Growth(2.0 * up / count - 1.0, p_value, factor, up / count, 1.0)
+    points = block_medians(times, max(1, times.size // MAX_ROUND_TIMES))
+    fit = trend(points)
+    if fit is None:
+        return None
+    overlap = max(1.0, size / (2.0 * max(1, times.size // points.size)))
+    independent = max(3.0, points.size / overlap)
+    order = fit.spearman
+    t = abs(order) * math.sqrt((independent - 2) / max(1.0 - order**2, 1e-9))
+    separation, jump_p = _jump(points[:: max(1, round(overlap))])
+    return Growth(
+        order=order,
+        p_value=float(min(1.0, 2.0 * special.stdtr(independent - 2, -t))),
+        factor=fit.growth,
+        separation=separation,
+        jump_p=jump_p,
+    )
 
 
 def _spread(features: Features) -> WorkerSpread | None:
@@ -175,6 +188,12 @@ def _spread(features: Features) -> WorkerSpread | None:
         p_value=min(1.0, workers * tail_probability(longest, own.size, own.size, fetches.ns.size)),
         rivals=float(rest[-1] / max(np.median(rest[:-1]), 1.0)) if rest.size > 1 else 1.0,
     )
+
+
+def _longest_calm(waited: Mask, features: Features) -> int:
+    """Longest run of deliveries without a wait, epochs apart."""
+    marks = np.flatnonzero(waited | (features.in_epoch == 0))
+    return int(np.diff(np.append(np.append(-1, marks), features.n)).max()) - 1
 
 
 def measure(features: Features) -> Measures:
@@ -234,6 +253,9 @@ def measure(features: Features) -> Measures:
         steady_share=features.share_of_time(steady),
         late_share=features.share_of_time(later) if enough else float("nan"),
         start_share=float(waits[:head].sum()) / total if total > 0 else 0.0,
+        first_load=float(waits[: features.first_round].sum()) / (size * step) if step > 0 else float("inf"),
+        pace_load=(total / n) / step if step > 0 else float("inf"),
+        longest_calm=_longest_calm(waits > floor, features) / features.fill,
         start_steps=float(waits[:head].sum()) / step if step > 0 else float("inf"),
         start_excess=start_excess,
         epoch_share=epoch_share,
@@ -246,7 +268,7 @@ def measure(features: Features) -> Measures:
         recurrence=again,
         recurrence_p=again_p,
         fetch_growth=fetch_growth,
-        wait_growth=_wait_growth(features, waited),
+        round_growth=_round_growth(features),
         spread=_spread(features),
         heavy_time=heavy_time,
     )

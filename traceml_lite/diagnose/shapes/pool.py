@@ -36,6 +36,12 @@ RECALL = 0.6
 # In a saturated ordered pool a waited batch is followed by another one round later: measured 0.42 to 0.99
 # over all spreads of fetch time, against the rate of waits where they fall at random.
 RECURRENCE_LIFT = 1.25
+# Load from which a pool is overloaded by its first wait and by its pace, and how far the two may differ: the
+# first wait is one draw of a fetch time.
+OVERLOAD = 1.25
+AGREEMENT = 2.2
+# Ready batches in a row, in queue lengths: a full queue, and as much again made while it empties at load 2.
+LONGEST_CALM = 1.8
 # Waiting off the phase: in a pool the rest of the round comes late by its spread, behind one slow worker
 # everybody else is ready.
 OFF_PHASE_POOL = 0.02
@@ -69,6 +75,25 @@ def _recurrence_score(seen: Measures, level: float) -> float:
     )
 
 
+def _overload(seen: Measures) -> float:
+    """How clearly first wait, pace and runs of ready batches agree on one load above 1.
+
+    The first wait is a fetch. In a pool that never catches up it sets the pace too, and no more batches can
+    lie ready in a row than the queue holds and the workers add meanwhile. Rare slow samples do not tie the
+    three together.
+    """
+    first, pace = seen.first_load, seen.pace_load
+    if not (first > 0 and 0 < pace < math.inf):
+        return 0.0
+    return (
+        above(first, OVERLOAD, 1.2)
+        * above(pace, OVERLOAD, 1.15)
+        * below(max(first / pace, pace / first), AGREEMENT, 1.4)
+        * below(seen.longest_calm, LONGEST_CALM, 1.3)
+        * above(seen.waited.sum(), 3.5, 1.4)
+    )
+
+
 def round_score(seen: Measures, level: float = ROUND_LEVEL) -> float:
     """How clearly the waits recur once per round of the workers, whatever makes them."""
     workers = seen.features.workers
@@ -78,7 +103,9 @@ def round_score(seen: Measures, level: float = ROUND_LEVEL) -> float:
     if seen.features.in_order is False or workers == 2:
         # Whoever is ready first is taken: with a busy pool every other batch at least is waited for.
         busy = above(seen.waited_share, 0.55, 1.2) * (1.0 if seen.features.in_order is False else 0.5)
-    return either(cadence_score(seen.wait.by_count, level), _recurrence_score(seen, 0.3 * level), busy)
+    return either(
+        cadence_score(seen.wait.by_count, level), _recurrence_score(seen, 0.3 * level), busy, _overload(seen)
+    )
 
 
 def _off_phase(seen: Measures) -> float:

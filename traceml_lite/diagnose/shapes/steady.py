@@ -18,7 +18,7 @@ IDLE_SHARE = 0.02
 # it is long enough to be noticed there: it is known what to change.
 PLACED_SHARE = 0.002
 # ... noticed: so many steps long.
-PLACED_STEPS = 4.0
+PLACED_STEPS = 3.0
 # What one usual fetch does not explain: the first wait of a healthy pool is one fetch, the slowest of its
 # first round perhaps twice that.
 START_EXCESS = 3.0
@@ -66,7 +66,12 @@ def _start_score(seen: Measures) -> float:
     felt = above(seen.start_share, PLACED_SHARE, 1.5) * above(seen.start_steps, PLACED_STEPS, 1.3)
     slow = seen.fetch
     if slow is None:
-        return calm * above(seen.start_share, 0.01, 1.4) * above(seen.start_excess, START_EXCESS, 1.4)
+        # A wait longer than the pool could afford, or one behind the first round, is no usual filling.
+        features = seen.features
+        inner = bool(seen.waited[: features.fill].any())
+        unusual = either(above(seen.first_load, 1.15, 1.2), 0.9 if inner else 0.0)
+        others = above((features.n - features.fill) / features.fill, 1.0, 1.5)
+        return calm * felt * above(seen.start_share, 0.01, 1.4) * unusual * others
     head = slow.events.size > 0 and bool((slow.events < seen.features.fill).all())
     if head:
         # The slow ones are the first of the run and there are others to compare them with.
@@ -185,8 +190,8 @@ def _growth_score(growth: Growth | None) -> float:
 
 def drift(seen: Measures) -> Evidence:
     """Waits grow over the run, or jump and stay up."""
-    growth = seen.fetch_growth if seen.fetch is not None else seen.wait_growth
-    what = "fetch times" if seen.fetch is not None else "the waits of a round"
+    growth = seen.fetch_growth if seen.fetch is not None else seen.round_growth
+    what = "fetch times" if seen.fetch is not None else "the times of a round"
     score = unrest(seen) * _growth_score(growth)
     if growth is None:
         return evidence(
