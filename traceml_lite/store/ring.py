@@ -25,7 +25,6 @@ from traceml_lite.store.layout import (
     ring_slots,
 )
 
-
 # Bookkeeping takes some 10 us. Where it took longer than this its thread had lost the CPU on the way, which
 # would have happened without it too; it is counted as long as the time before.
 PREEMPTED_NS = 100_000
