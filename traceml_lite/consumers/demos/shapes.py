@@ -109,7 +109,7 @@ class StartUp(Samples):
     """Each worker opens its files at its first fetch."""
 
     fetch_ms: float = 20.0
-    first_ms: float = 1500.0
+    first_ms: float = 2000.0
     opened: bool = field(default=False, init=False)
 
     def _work(self, indices: Sequence[int]) -> None:
@@ -182,7 +182,7 @@ def _epoch_boundary(
     return Parts(dataset, {"worker_init_fn": SlowStart(start_ms)})
 
 
-def _start_up(seed: int, fetch_ms: float = 20.0, first_ms: float = 1500.0) -> Parts:
+def _start_up(seed: int, fetch_ms: float = 20.0, first_ms: float = 2000.0) -> Parts:
     return Parts(StartUp(fetch_ms=fetch_ms, first_ms=first_ms))
 
 
@@ -270,8 +270,8 @@ SHAPE_DEMOS: tuple[Demo, ...] = (
         "The first fetch of each worker opens files, later ones do not.",
         "start_up",
         _start_up,
-        consumer_default="paced:20ms",
-        deliveries_default=150,
+        consumer_default="paced:40ms",
+        deliveries_default=100,
     ),
     _demo(
         "shard-starvation",
