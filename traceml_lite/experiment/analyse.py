@@ -23,6 +23,7 @@ from traceml_lite.experiment.plan import (
     Plan,
     PlannedPass,
     Request,
+    beside,
     show_request,
 )
 from traceml_lite.experiment.scout import loader_trace
@@ -191,7 +192,7 @@ def _compare(
             control = next(one.control for one in plan.passes if one.arm == arm and one.block == block)
             if control is None or not of_arm[arm]:
                 continue
-            base = of_arm[_base_arm(arms, arm, control, block)]
+            base = of_arm[_base_arm(arms, control, block)]
             comparison = None
             if base and control not in ("ceiling", "repeat"):
                 comparison = _pair(base, of_arm[arm], unlike, notes)
@@ -218,11 +219,10 @@ def _pair(
     return replace(comparison, unlike=(*comparison.unlike, *unlike)) if unlike else comparison
 
 
-def _base_arm(arms: Sequence[str], arm: str, control: str, block: str) -> str:
-    """The arm beside which a control stands: the last one before it that is none itself."""
-    if block == CONTROL_BLOCK and control == "persistent":
-        return next(one for one in arms if one.endswith("[beside persistent]"))
-    return next((one for one in arms if "[beside" in one and "persistent]" not in one), arms[0])
+def _base_arm(arms: Sequence[str], control: str, block: str) -> str:
+    """The arm that is run for this control to be compared with."""
+    what = block if block != CONTROL_BLOCK else control if control == "persistent" else "controls"
+    return next((one for one in arms if one.endswith(beside(what))), arms[0])
 
 
 def _given_order(plan: Plan, block: str) -> list[str]:

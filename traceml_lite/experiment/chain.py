@@ -141,7 +141,7 @@ def verdict_shape(known: Known) -> Verdict:
     law = known.laws.gap.key if known.laws is not None else None
     if order is not None and order.key == "stalls_fall_away" and law in (None, "proportional"):
         return Verdict("slow_worker", max(SURE, shape.confidence), order.statement)
-    pool = (order is not None and order.key in ("cadence_stays", "cadence_gone")) or (
+    pool = (order is not None and order.key in ("cadence_stays", "cadence_gone", "stalls_stay")) or (
         stagger is not None and stagger.key == "cadence_gone"
     )
     if pool and law in (None, "proportional", "undecided"):
@@ -174,6 +174,7 @@ def confirmed_by(known: Known) -> list[str]:
         ("in_order", "stalls_fall_away"): ("slow_worker", "slow_sample"),
         ("in_order", "cadence_stays"): ("saturated_pool",),
         ("in_order", "cadence_gone"): ("saturated_pool",),
+        ("in_order", "stalls_stay"): ("saturated_pool",),
         ("stagger", "cadence_gone"): ("saturated_pool",),
         ("repeat", "same_ranks"): ("slow_sample", "data_period"),
         ("repeat", "other_ranks"): ("slow_sample",),
@@ -381,6 +382,10 @@ _FALSIFIED: Mapping[tuple[str, str], tuple[str, ...]] = {
         "one slow worker: its stalls would fall away when others may pass",
     ),
     ("in_order", "cadence_gone"): (
+        "ordered delivery as the cause of the waiting: the mean wait is the same without it",
+        "one slow worker: the mean wait would fall when others may pass",
+    ),
+    ("in_order", "stalls_stay"): (
         "ordered delivery as the cause of the waiting: the mean wait is the same without it",
         "one slow worker: the mean wait would fall when others may pass",
     ),

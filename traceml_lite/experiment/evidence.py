@@ -91,6 +91,14 @@ def _in_order(base: Passes, changed: Passes, comparison: ArmComparison | None) -
             + (f", but {same}; order keeps the workers in phase, it does not make them wait" if same else ""),
             **numbers,
         )
+    elif difference.equivalent and left >= FALLEN_AWAY:
+        answer = _answer(
+            "stalls_stay",
+            f"without order the mean wait is the same (ratio {ratio:.3g}) and stalls are {left:.2g} as "
+            "frequent: no finished batch is held back, the pool as a whole is slower than the loop. Whether "
+            f"the cadence would last is another question: {claim.statement}",
+            **numbers,
+        )
     else:
         answer = _answer("undecided", claim.statement, **numbers)
     return replace(answer, short=_short(base, changed))

@@ -199,6 +199,11 @@ def plan_sweep(request: Request, facts: Facts, *, budget_s: float | None = None)
     return replace(shorter, notes=(*shorter.notes, text))
 
 
+def beside(what: str) -> str:
+    """How the name of an arm ends that is run for a control to be compared with."""
+    return f"(beside {what})"
+
+
 def delivery_seconds(facts: Facts, condition: Setting) -> float:
     """Expected wall time per delivery under a condition, from the first pass's medians.
 
@@ -285,15 +290,15 @@ def _lay_out(
             plain = base.with_options(control.base_options)
             changed = base.with_options(control.options)
             arms = [
-                arm(f"{plain.label} [beside {control.name}]", plain, need, endless=True),
-                arm(f"{changed.label} [{control.name}]", changed, need, control=control.name, endless=True),
+                arm(f"{base.label} {beside(control.name)}", plain, need, endless=True),
+                arm(f"{base.label} [{control.name}]", changed, need, control=control.name, endless=True),
             ]
             passes += _block(control.name, arms, request)
             continue
         # A repetition is compared with itself, and persistent workers have an arm of their own length.
-        beside = f"{base.label} [beside controls]"
-        if control.name not in ("repeat", "persistent") and not any(one.name == beside for one in shared):
-            shared.insert(0, arm(beside, base, deliveries))
+        name = f"{base.label} {beside('controls')}"
+        if control.name not in ("repeat", "persistent") and not any(one.name == name for one in shared):
+            shared.insert(0, arm(name, base, deliveries))
         shared += _shared_arms(control, base, facts, deliveries, arm, notes)
     if shared:
         passes += _block(CONTROL_BLOCK, shared, request)
@@ -354,7 +359,7 @@ def _shared_arms(
             notes.add(f"persistent: {wanted} deliveries, so that two epoch boundaries fall into the pass")
         plain = base.with_options(control.base_options)
         return [
-            arm(f"{plain.label} [beside persistent]", plain, wanted),
+            arm(f"{base.label} {beside('persistent')}", plain, wanted),
             arm(name, changed, wanted, control="persistent"),
         ]
     return [arm(name, changed, wanted, control=control.name)]

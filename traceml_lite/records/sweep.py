@@ -286,8 +286,8 @@ class ControlAnswer:
 
     control: str
     key: str
-    """``cadence_stays``, ``cadence_gone``, ``stalls_fall_away``, ``ceiling``, ``same_ranks``, ``other_ranks``,
-    ``faster``, ``slower``, ``no_difference``, ``undecided``."""
+    """``cadence_stays``, ``cadence_gone``, ``stalls_fall_away``, ``stalls_stay``, ``ceiling``,
+    ``same_ranks``, ``other_ranks``, ``faster``, ``slower``, ``no_difference``, ``undecided``."""
     statement: str
     """One sentence in plain words, with the numbers that matter."""
     reason: str

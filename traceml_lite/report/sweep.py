@@ -26,6 +26,8 @@ from traceml_lite.report import format as f
 _LABEL = 13
 # A condition's name beyond this is shortened in the middle.
 _NAME = 34
+# Disturbed passes that are listed; where nearly all are, a few tell what of.
+_DISTURBED = 3
 
 
 def render_sweep(result: SweepResult) -> list[str]:
@@ -265,7 +267,9 @@ def _all_disturbed(result: SweepResult) -> list[Disturbance]:
 
 
 def _disturbed(disturbed: Sequence[Disturbance]) -> list[str]:
-    texts = [f"pass {one.number} ({one.condition}): {one.reason}" for one in disturbed]
+    texts = [f"pass {one.number} ({one.condition}): {one.reason}" for one in disturbed[:_DISTURBED]]
+    if len(disturbed) > _DISTURBED:
+        texts.append(f"and {f.count(len(disturbed) - _DISTURBED, 'pass')} more, all in sweep.json")
     return _listed("disturbed", texts)
 
 
