@@ -53,7 +53,7 @@ def plan(scale: Scale) -> dict[str, float]:
     planned = {
         "describe": 0.0,
         "alone": 2 * _alone(scale, scale.matrix_deliveries),
-        "workers": 5 * pool + 4 * _alone(scale, few),
+        "workers": 6 * pool + 4 * _alone(scale, few),
         "in_order": 5 * pool,
         "pacing": pool,
         "matrix": 5 * _alone(scale, scale.matrix_deliveries),

@@ -34,6 +34,8 @@ class Scale:
     width: int
     minutes: float
     """Budget for all stages together; environments and data come before it."""
+    workers: str = "4,2,1,0"
+    """Numbers of workers of the broken stack, run down and up."""
     deliveries: int = 16
     """Per pass of the seed's tables, as it had them."""
     long_deliveries: int = 400
@@ -47,7 +49,7 @@ class Scale:
 
 
 SCALES = {
-    "ci": Scale("ci", 96, 96, 6, matrix_deliveries=6, long_deliveries=0, fetch_s=0.4),
+    "ci": Scale("ci", 96, 96, 6, workers="4,2,0", matrix_deliveries=6, long_deliveries=0, fetch_s=0.4),
     "quick": Scale("quick", 96, 96, 7, train_steps=16, long_deliveries=0, fetch_s=0.4),
     "default": Scale("default", 240, 320, 40),
     "seed": Scale("seed", 480, 640, 120, train_steps=12, investigate_minutes=20, fetch_s=7.0),

@@ -91,7 +91,7 @@ def test_the_results_of_the_known_regression_pass(study: Any) -> None:
     [
         (("alone", "passes", "fixed", "cpu_s"), 0.3, "times the CPU"),
         (("workers", "broken", "laws", "gap", "key"), "undecided", "proportional"),
-        (("workers", "fixed", "passes", 0, "stalls"), [5], "no stall"),
+        (("workers", "fixed", "passes", 0, "stalls"), [0, 8], "no stall"),
         (("workers", "broken", "passes", 0, "pid_changes"), 1, "PIDs"),
         (("workers", "broken", "passes", 1, "median_major_faults"), 2.0, "major fault"),
         (("workers", "broken", "passes", 1, "median_read_bytes"), None, "reads nothing"),
@@ -162,6 +162,11 @@ def test_rows_agree_with_the_seed_on_the_known_pattern(study: Any) -> None:
     assert "median gap 4; 3 of 3 gaps are multiples of 4 | agrees |" in table
     assert "median gap 2; 7 of 7 gaps are multiples of 2 | agrees |" in table
     assert "differs" not in table
+
+
+def test_the_start_of_the_workers_is_no_stall_of_the_fixed_stack(study: Any) -> None:
+    assert study.tables.settled_stalls(a_pass(4, [0, 7, 9])) == [9]
+    assert study.tables.settled_stalls(a_pass(0, [0, 1])) == [1]
 
 
 def test_a_difference_names_what_went_along_with_it_or_that_nothing_did(study: Any) -> None:
