@@ -99,6 +99,21 @@ def analyse(folder: SweepFolder, *, allow_different: bool = False, why_incomplet
     )
 
 
+def measured_passes(folder: SweepFolder, *, block: str) -> list[MeasuredPass]:
+    """The passes of one block that ended well, with their traces.
+
+    Raises:
+        TraceFormatError: There is no plan in the directory.
+    """
+    stored = folder.read_plan()
+    if stored is None:
+        raise TraceFormatError(f"{folder.path}: no plan.json; the sweep's first pass has not ended")
+    _, facts, plan = stored
+    results = {one.number: folder.read_result(one) for one in plan.passes}
+    ended = _load(folder, facts, plan, results, _conditions(plan), [])
+    return [one.measured for one in ended if one.planned.block == block]
+
+
 def _conditions(plan: Plan) -> dict[str, Condition]:
     found: dict[str, Condition] = {}
     for one in plan.passes:

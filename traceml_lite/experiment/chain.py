@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from traceml_lite.diagnose.words import duration
 from traceml_lite.records.results import Diagnosis, Estimate, Verdict
 from traceml_lite.records.summary import Contrast, Measured, NotMeasured, Summary, Workers
 from traceml_lite.records.sweep import ControlAnswer, Laws
@@ -79,7 +80,8 @@ class Proposal:
 
 def next_proposal(known: Known) -> Proposal | None:
     """The next experiment, or None when the verdict stands or nothing is left that could change it."""
-    settled = stands(known) and known.diagnosis.cost.confidence >= SURE
+    cost = verdict_cost(known)
+    settled = stands(known) and (cost.confidence >= SURE or cost.key == "inconclusive")
     if settled:
         return None
     if known.diagnosis.shape.key not in _NOT_SWEPT and "workers" not in known.tried:
@@ -115,7 +117,7 @@ def worker_counts(workers: int, cpus: int) -> tuple[int, ...]:
 
 
 def _controls(known: Known) -> list[str]:
-    shape, cost = verdict_shape(known).key, known.diagnosis.cost.key
+    shape, cost = verdict_shape(known).key, verdict_cost(known).key
     wanted = [*CONTROLS_OF_SHAPE.get(shape, ()), *CONTROLS_OF_COST.get(cost, ())]
     if known.iterable:
         wanted = [name for name in wanted if name not in ("repeat", "in_order")]
@@ -162,6 +164,25 @@ def verdict_shape(known: Known) -> Verdict:
             return Verdict(shapes[0], SURE, known.laws.gap.statement, (shapes[0], shape.key))
         return Verdict("inconclusive", shape.confidence, known.laws.gap.statement, shapes)
     return shape
+
+
+def verdict_cost(known: Known) -> Verdict:
+    """The cost in the light of the sweep: a lock makes more workers useless, a sleep does not."""
+    cost = known.diagnosis.cost
+    if known.laws is None or cost.key != "inconclusive":
+        return cost
+    pace = known.laws.throughput
+    if pace.key == "flat_lock" and "lock" in cost.candidates:
+        return Verdict("lock", SURE, pace.statement)
+    if pace.key == "grows" and "lock" in cost.candidates:
+        left = tuple(key for key in cost.candidates if key != "lock")
+        return Verdict(
+            left[0] if len(left) == 1 else "inconclusive",
+            cost.confidence,
+            f"{cost.statement} It is no lock: {pace.statement}",
+            left,
+        )
+    return cost
 
 
 def confirmed_by(known: Known) -> list[str]:
@@ -243,7 +264,7 @@ def _tail(summary: Summary, diagnosis: Diagnosis) -> Reading:
     if isinstance(stalls, NotMeasured):
         return Reading(question, "cannot tell", (stalls.reason,))
     share = _value(stalls.share_of_waiting)
-    evidence = [f"{stalls.n} of {stalls.deliveries} waits are above {stalls.threshold_ns / 1e6:.3g} ms"]
+    evidence = [f"{stalls.n} of {stalls.deliveries} waits are above {duration(stalls.threshold_ns)}"]
     if share is not None:
         evidence.append(f"they carry {share:.0%} of the waiting")
     if diagnosis.shape.key in ("uniform", "shard_starvation") or stalls.n == stalls.deliveries:
@@ -318,9 +339,7 @@ def _storage(summary: Summary) -> list[Reading]:
         row = rows.get(key)
         slow, fast = (_value(row.slow), _value(row.fast)) if row is not None else (None, None)
         if slow is not None and fast is not None:
-            evidence.append(
-                f"{words} in a slow interval {slow / 1e9:.3g} s, in a fast one {fast / 1e9:.3g} s"
-            )
+            evidence.append(f"{words} in a slow interval {duration(slow)}, in a fast one {duration(fast)}")
     if not evidence:
         return []
     if quiet:
@@ -351,6 +370,8 @@ def read_laws(laws: Laws) -> Reading:
             others = [shape for shape in shapes if shape.endswith("_period") or shape == "saturated_pool"]
             if law != gap.key and others and gap.key != "none":
                 falsified.append(f"{', '.join(others)}: the gap would be {_LAW_WORDS[law]}")
+    if pace.key == "grows":
+        falsified.append("a lock, or full CPUs: more workers deliver more")
     if pace.key in ("flat_cpu", "flat_lock", "flat_consumer", "falls", "flat"):
         falsified.append(f"too few workers: pace is {pace.key.replace('_', ' ')}")
     words = {"proportional": "the gap is the number of workers", "none": "no gap follows it"}

@@ -146,11 +146,24 @@ def _save_indices(seen: Any, folder: Path, loader: int | None) -> str | None:
     return None
 
 
+def typed_command(spec: Spec) -> list[str]:
+    """The command that runs the same target by hand."""
+    if spec.script:
+        module = ["-m"] if spec.module else []
+        return ["python", *module, spec.target, *spec.script_arguments]
+    words = ["traceml-lite", "probe", spec.target]
+    for name, value in spec.arguments.items():
+        words += ["-a", f"{name}={value}"]
+    return [*words, "--consumer", spec.consumer] if spec.consumer else words
+
+
 def main(path: str) -> int:
     """Run the pass that the file describes; the exit code of the process."""
     # A pass that hangs is asked where it stands before it is ended.
     faulthandler.register(signal.SIGUSR2, all_threads=True)
     spec = spec_from_json(json.loads(Path(path).read_text(encoding="utf-8")))
+    # The trace names what one would type to run the target again, not this file.
+    sys.orig_argv = typed_command(spec)
     result = run_pass(spec)
     write_json(Path(spec.folder) / RESULT, result)
     sys.stdout.flush()

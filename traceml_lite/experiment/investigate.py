@@ -252,7 +252,7 @@ def _experiment(result: SweepResult) -> str:
 
 
 def _conclude(walk: _Walk, known: chain.Known, run: Run, ended: str) -> Investigation:
-    shape, cost = chain.verdict_shape(known), known.diagnosis.cost
+    shape, cost = chain.verdict_shape(known), chain.verdict_cost(known)
     command, reason = _next(known, walk)
     return Investigation(
         target=walk.request.target,
@@ -282,7 +282,8 @@ def _next(known: chain.Known, walk: _Walk) -> tuple[str, str]:
         first = walk.skipped[0]
         if first.needs_s is not None:
             return first.command, "what the budget did not hold"
-    cost = known.diagnosis.cost.key
+    verdict = chain.verdict_cost(known)
+    cost = verdict.key
     if cost == "cpu":
         return (
             "traceml-lite explain cpu",
@@ -290,5 +291,14 @@ def _next(known: chain.Known, walk: _Walk) -> tuple[str, str]:
         )
     if cost == "inconclusive":
         proposed = known.diagnosis.next_experiment
-        return (proposed.command, proposed.reason) if proposed is not None else ("", "")
+        # A sweep over workers has been made already, and its answer is in the verdict.
+        if proposed is not None and not ("workers" in known.tried and "num_workers=" in proposed.command):
+            return proposed.command, proposed.reason
+        if verdict.candidates:
+            cost = verdict.candidates[0]
+        else:
+            return (
+                "traceml-lite explain remote",
+                "a fetch is blocked, and by no lock: a sleep or a remote service; time its parts",
+            )
     return f"traceml-lite explain {cost}", f"what {cost} is mistaken for, and its cure"

@@ -1,0 +1,32 @@
+"""``traceml-lite compare``: two traces or two sweeps side by side, such as before and after an upgrade."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from traceml_lite.cli._experiment import parse_duration_s
+from traceml_lite.experiment.compare import compare_paths
+from traceml_lite.report.comparison import render_comparisons
+
+
+@click.command()
+@click.argument("a", type=click.Path(path_type=Path))
+@click.argument("b", type=click.Path(path_type=Path))
+@click.option("--stall", metavar="TIME", help="A wait from here on is a stall, e.g. 5s. Default: from A.")
+@click.option("--allow-different", is_flag=True, help="Compare unlike runs too, and name the differences.")
+def command(a: Path, b: Path, stall: str | None, allow_different: bool) -> None:
+    """Is the wait different, is it the same, and what became of the cadence?
+
+    A and B are two traces or two sweeps; A is the reference. Runs of other data, batch size, machine or
+    versions are refused unless --allow-different, and then named.
+    """
+    stall_s = parse_duration_s(stall, "--stall")
+    found = compare_paths(
+        a, b, stall_ns=None if stall_s is None else round(stall_s * 1e9), allow_different=allow_different
+    )
+    lines = render_comparisons(
+        found.arms, cpu_per_batch_ns=found.cpu_per_batch_ns, only_a=found.only_a, only_b=found.only_b
+    )
+    click.echo("\n".join(lines))
