@@ -73,7 +73,8 @@ def compare_arms(
     Args:
         a: Passes of arm A, the reference: its waits set the stall threshold of both.
         b: Passes of arm B. The i-th pass of A in the order of running is paired with the i-th of B.
-        margin: Ratios of mean wait within ``[1 / (1 + margin), 1 + margin]`` count as the same.
+        margin: Ratios of mean wait within ``[1 - margin, 1 / (1 - margin)]`` count as the same, as in trials
+            of bioequivalence (0.80 to 1.25).
         stall_ns: Wait above which a delivery is a stall; None takes it from arm A.
         allow_different: Compare runs that differ in more than the condition, and name the differences.
 
@@ -82,10 +83,10 @@ def compare_arms(
 
     Raises:
         ComparisonError: An arm has no usable pass, or the arms are unlike and ``allow_different`` is False.
-        ValueError: ``margin`` is not above 0.
+        ValueError: ``margin`` does not lie between 0 and 1.
     """
-    if margin <= 0:
-        raise ValueError(f"margin: expected a share above 0, got {margin}")
+    if not 0 < margin < 1:
+        raise ValueError(f"margin: expected a share between 0 and 1, got {margin}")
     a, b = finished(a), finished(b)
     for name, arm in (("A", a), ("B", b)):
         if not any(stretches(p) for p in arm):
@@ -253,7 +254,7 @@ def _difference(a: Sequence[MeasuredPass], b: Sequence[MeasuredPass], margin: fl
     else:
         p_value = float(2 * stats.t.sf(abs(mean) / error, pairs - 1))
     half = float(stats.t.ppf((1 + EQUIVALENCE_LEVEL) / 2, pairs - 1)) * error
-    low, high, edge = mean - half, mean + half, math.log1p(margin)
+    low, high, edge = mean - half, mean + half, -math.log1p(-margin)
     equivalent = True if -edge < low and high < edge else False if low > edge or high < -edge else None
     different = p_value < DIFFERENCE_P
     needed = None if different else _pairs_needed(abs(mean), float(logs.std(ddof=1)))

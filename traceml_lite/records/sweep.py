@@ -241,7 +241,7 @@ class Difference:
     equivalent: bool | None
     """True: shown to be within the margin. False: shown to be outside. None: neither."""
     margin: float
-    """Equivalence means a ratio in [1 / (1 + margin), 1 + margin]."""
+    """Equivalence means a ratio in [1 - margin, 1 / (1 - margin)]."""
     pairs: int
     pairs_needed: int | None
     """Pairs after which a difference of the observed size would be shown; None when that is unknowable."""

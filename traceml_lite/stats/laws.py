@@ -127,6 +127,10 @@ def _one(hits: float, places: float) -> float:
     return float(_likelihood(np.asarray(float(hits)), np.asarray(float(places))))
 
 
+# A law's parameter and, for seconds, the window around the tick.
+_Value = tuple[float, float]
+
+
 class _Pass:
     """What one pass gains from any period, computed once for each."""
 
@@ -177,29 +181,28 @@ class _Pass:
             self._batches[period] = known
         return known
 
-    def seconds(self, period_ns: float) -> float:
-        """Gain of a gap of ``period_ns``, charged for phase, rate and window; by fold or by gap, as above."""
+    def seconds(self, period_ns: float, window: float) -> float:
+        """Gain of a gap of ``period_ns`` to within ``window`` of it, charged and by fold or gap as above."""
         since = np.where(self.last >= 0, self.time - self.time[self.last], math.inf)
         turned = np.sort(self.time % period_ns)
         # Around the dial once more on both sides, so that a window may reach over the top.
         everybody = np.concatenate([turned - period_ns, turned, turned + period_ns])
         stalled = np.sort(self.time[self.at] % period_ns)
         stalls = np.concatenate([stalled - period_ns, stalled, stalled + period_ns])
-        best = 0.0
-        for window in CLOCK_WINDOWS:
-            half = window * period_ns
-            best = max(best, self.gain_of(np.abs(since - period_ns) <= half))
-            places, hits = (
-                (
-                    np.searchsorted(dial, stalled + half, "right") - np.searchsorted(dial, stalled - half)
-                ).astype(np.float64)
-                for dial in (everybody, stalls)
+        half = window * period_ns
+        renewed = self.gain_of(np.abs(since - period_ns) <= half)
+        places, hits = (
+            (np.searchsorted(dial, stalled + half, "right") - np.searchsorted(dial, stalled - half)).astype(
+                np.float64
             )
-            apart = _likelihood(hits, places) + _likelihood(self.count - hits, self.n - places)
-            apart[hits * self.n <= self.count * places] = self.random
-            best = max(best, float(apart.max()) - self.random)
+            for dial in (everybody, stalls)
+        )
+        apart = _likelihood(hits, places) + _likelihood(self.count - hits, self.n - places)
+        apart[hits * self.n <= self.count * places] = self.random
+        best = max(renewed, float(apart.max()) - self.random)
+        # As many phases as the period has deliveries, so that batches and seconds are charged alike.
         pace = (self.time[-1] - self.time[0]) / max(1, self.n - 1)
-        return best - math.log(2 * len(CLOCK_WINDOWS) * max(2.0, period_ns / pace)) - self.rate_cost
+        return best - math.log(2 * max(2.0, period_ns / pace)) - self.rate_cost
 
 
 def _alike(a: _Pass, b: _Pass) -> float:
@@ -288,36 +291,31 @@ def _fits(seen: list[_Pass]) -> list[LawFit]:
     }
 
     def best(
-        key: str,
-        gain: Callable[[_Pass, float], float],
-        values: Sequence[float],
-        prior: float,
-        groups: list[list[int]],
+        key: str, gain: Callable[[_Pass, _Value], float], values: Sequence[_Value], groups: list[list[int]]
     ) -> LawFit:
         if not values:
             return LawFit(key, math.inf, math.inf, -math.inf)
         gains = {v: [gain(p, v) for p in seen] for v in values}
         top = max(gains, key=lambda v: sum(gains[v]))
-        total, cost = sum(gains[top]), math.log(len(values)) + prior
+        total, cost = sum(gains[top]), math.log(len(values))
+        if key == "constant_seconds":
+            cost += CLOCK_PRIOR
         distinct = sum(
             sum(gains[top][i] for i in group) / len(group) * number
             for group, number in zip(groups, worth[id(groups)], strict=True)
         )
         explained = sum(g > 0 for g in gains[top])
-        return LawFit(key, -2 * (total - cost), -2 * (distinct - cost), total, top, explained)
+        return LawFit(key, -2 * (total - cost), -2 * (distinct - cost), total, top[0], explained)
 
-    batches = range(2, limit + 1)
+    def whole(numbers: Sequence[int]) -> list[_Value]:
+        return [(float(number), 0.0) for number in numbers]
+
+    clocks = [(period, window) for period in _clock_candidates(seen) for window in CLOCK_WINDOWS]
     return [
-        best("proportional", lambda p, k: p.batches(p.workers), [1.0], 0.0, by_workers),
-        best(
-            "multiple",
-            lambda p, k: p.batches(int(k) * p.workers),
-            [float(k) for k in multiples],
-            0.0,
-            by_workers,
-        ),
-        best("constant_batches", lambda p, b: p.batches(int(b)), [float(b) for b in batches], 0.0, together),
-        best("constant_seconds", lambda p, t: p.seconds(t), _clock_candidates(seen), CLOCK_PRIOR, together),
+        best("proportional", lambda p, v: p.batches(p.workers), whole([1]), by_workers),
+        best("multiple", lambda p, v: p.batches(int(v[0]) * p.workers), whole(multiples), by_workers),
+        best("constant_batches", lambda p, v: p.batches(int(v[0])), whole(range(2, limit + 1)), together),
+        best("constant_seconds", lambda p, v: p.seconds(*v), clocks, together),
     ]
 
 
