@@ -27,7 +27,7 @@ from traceml_lite.experiment.plan import (
     show_request,
 )
 from traceml_lite.experiment.scout import loader_trace
-from traceml_lite.experiment.streams import StreamCheck, check_streams
+from traceml_lite.experiment.streams import Stream, StreamCheck, check_streams
 from traceml_lite.records.sweep import (
     ArmComparison,
     Condition,
@@ -112,6 +112,18 @@ def measured_passes(folder: SweepFolder, *, block: str) -> list[MeasuredPass]:
     results = {one.number: folder.read_result(one) for one in plan.passes}
     ended = _load(folder, facts, plan, results, _conditions(plan), [])
     return [one.measured for one in ended if one.planned.block == block]
+
+
+def first_stream(folder: SweepFolder) -> Stream | None:
+    """The index stream of the first pass that ended well and has one."""
+    stored = folder.read_plan()
+    for one in stored[2].passes if stored is not None else ():
+        result = folder.read_result(one)
+        if result is not None and result.status is PassStatus.DONE and one.repeat_after is None:
+            rows = folder.indices(one)
+            if rows is not None and len(rows):
+                return rows
+    return None
 
 
 def _conditions(plan: Plan) -> dict[str, Condition]:

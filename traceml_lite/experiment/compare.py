@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from traceml_lite import store
 from traceml_lite._errors import ComparisonError, TraceFormatError, UsageError
 from traceml_lite.diagnose.compare import compare_arms, compare_sweeps
-from traceml_lite.experiment.analyse import measured_passes
+from traceml_lite.experiment.analyse import first_stream, measured_passes
 from traceml_lite.experiment.folder import SweepFolder
 from traceml_lite.experiment.plan import SWEEP_BLOCK
+from traceml_lite.experiment.streams import check_streams
 from traceml_lite.experiment.sweep import is_sweep
 from traceml_lite.records.run import MISSING, Run
 from traceml_lite.records.sweep import ArmComparison, Condition, MeasuredPass, PassResult, PassStatus
@@ -97,6 +98,9 @@ def _sweeps(a: Path, b: Path, allow_different: bool) -> Comparison:
             f"{a} and {b} have no condition in common: {', '.join(names_a)} in one, {', '.join(names_b)} in "
             "the other"
         )
+    other_indices = _other_indices(a, b)
+    if other_indices and not allow_different:
+        raise ComparisonError(f"{other_indices}; to compare them all the same: --allow-different")
     kept = [[p for p in s if p.condition.name in common] for s in (first, second)]
     arms = compare_sweeps(kept[0], kept[1], allow_different=allow_different)
     by_name = [{name: [p for p in s if p.condition.name == name] for name in common} for s in kept]
@@ -104,7 +108,10 @@ def _sweeps(a: Path, b: Path, allow_different: bool) -> Comparison:
     for arm, name in zip(arms, common, strict=True):
         named.append(
             replace(
-                arm, a=replace(arm.a, name=f"{a.name}: {name}"), b=replace(arm.b, name=f"{b.name}: {name}")
+                arm,
+                a=replace(arm.a, name=f"{a.name}: {name}"),
+                b=replace(arm.b, name=f"{b.name}: {name}"),
+                unlike=(*arm.unlike, other_indices) if other_indices else arm.unlike,
             )
         )
     return Comparison(
@@ -115,6 +122,16 @@ def _sweeps(a: Path, b: Path, allow_different: bool) -> Comparison:
         tuple(name for name in names_b if name not in common),
         tuple((_cpu_ns(by_name[0][name]), _cpu_ns(by_name[1][name])) for name in common),
     )
+
+
+def _other_indices(a: Path, b: Path) -> str:
+    """In words that two sweeps saw other indices; empty where they saw the same, or nobody can tell."""
+    streams = {}
+    for number, place in enumerate((a, b)):
+        rows = first_stream(SweepFolder(place))
+        if rows is not None:
+            streams[number] = rows
+    return f"{a} and {b} saw other indices" if check_streams(streams).same is False else ""
 
 
 def _swept(place: Path) -> list[MeasuredPass]:

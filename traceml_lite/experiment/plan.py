@@ -93,10 +93,10 @@ class Facts:
     """Median step of the consumer."""
     cpus: float
     """CPUs it may use."""
-    fetch_cv: float | None
-    """Variation of the fetch times within workers; None where too few were seen."""
     accelerator: bool
     known_options: tuple[str, ...]
+    fetch_cv: float | None = None
+    """Variation of the fetch times within workers; None where too few were seen."""
     others: tuple[str, ...] = ()
     """The target's other loaders, in words."""
     notes: tuple[str, ...] = ()

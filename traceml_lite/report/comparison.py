@@ -1,4 +1,4 @@
-"""Two traces or two sweeps side by side as text. Computes nothing; ``report.sweep`` has the lines of an arm."""
+"""Two traces or two sweeps side by side as text, arm by arm. Computes nothing."""
 
 from __future__ import annotations
 

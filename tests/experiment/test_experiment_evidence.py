@@ -1,0 +1,162 @@
+"""What controls answer, from made-up passes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from made_passes import made, pool
+
+from traceml_lite.diagnose.compare import compare_arms
+from traceml_lite.experiment.evidence import answer_control
+
+
+def ask(control, base, changed):
+    return answer_control(control, base, changed, compare_arms(base, changed))
+
+
+def twice(name, make, **kwargs):
+    return [made(name, make(seed), number=seed, **kwargs) for seed in (1, 2)]
+
+
+def test_stalls_that_go_without_order_are_a_late_batch_that_held_others_back():
+    base = twice("ordered", lambda seed: pool(240, seed=seed), fetch_ms=20)
+    changed = twice("free", lambda seed: np.full(240, 0.5 + 0.1 * seed), fetch_ms=20, in_order=False)
+    answer = ask("in_order", base, changed)
+    assert answer.key == "stalls_fall_away"
+    assert answer.numbers["stall_ratio"] == 0
+    assert answer.control == "in_order"
+    assert "ordered delivery" in answer.reason
+
+
+def test_stalls_that_stay_without_order_are_a_pool_that_is_too_slow():
+    base = twice("ordered", lambda seed: pool(240, seed=seed), fetch_ms=20)
+    changed = twice("free", lambda seed: pool(240, seed=seed + 10), fetch_ms=20, in_order=False)
+    # Fetches without any variation keep workers in phase for ever: the cadence cannot be decided, this can.
+    assert ask("in_order", base, changed).key in ("stalls_stay", "cadence_stays")
+
+
+def test_a_cadence_that_goes_at_the_same_mean_is_named():
+    rng = np.random.default_rng(3)
+
+    def scattered(seed):
+        waits = np.full(1200, 0.1)
+        waits[rng.permutation(1200)[:300]] = 40.0
+        return waits
+
+    jitter = 20 * (1 + 0.3 * rng.standard_normal(1200))
+    base = twice("ordered", lambda seed: pool(1200, seed=seed), fetch_ms=np.abs(jitter))
+    changed = twice("free", scattered, fetch_ms=np.abs(jitter), in_order=False)
+    answer = ask("in_order", base, changed)
+    assert answer.key == "cadence_gone"
+    assert "the pool is as slow" in answer.statement
+
+
+def test_a_control_says_what_sixteen_deliveries_would_have_claimed():
+    base = twice("ordered", lambda seed: pool(240, seed=seed), fetch_ms=20)
+    changed = twice("free", lambda seed: pool(240, seed=seed + 5), fetch_ms=20, in_order=False)
+    assert ask("in_order", base, changed).short.startswith("16 deliveries per pass would have said: ")
+
+
+def test_a_stagger_that_takes_the_cadence_at_the_same_mean_shows_a_pool_in_phase():
+    base = twice("plain", lambda seed: pool(128, seed=seed))
+    mean = float(np.mean([pool(128, seed=seed).mean() for seed in (1, 2)]))
+    rng = np.random.default_rng(0)
+    changed = twice("staggered", lambda seed: np.abs(mean * (1 + 0.4 * rng.standard_normal(128))))
+    answer = ask("stagger", base, changed)
+    assert answer.key == "cadence_gone"
+    assert answer.numbers["wait_ratio"] == pytest.approx(1, abs=0.2)
+
+
+def test_a_stagger_that_changes_nothing_is_not_phase():
+    base = twice("plain", lambda seed: pool(128, seed=seed))
+    changed = twice("staggered", lambda seed: pool(128, seed=seed + 7))
+    assert ask("stagger", base, changed).key == "cadence_stays"
+
+
+def test_the_ceiling_is_a_ratio_of_paces_and_leaves_out_the_batches_that_were_fetched():
+    base = [made("plain", np.full(64, 9.0), step_ms=1.0)]
+    changed = [made("ceiling", np.r_[np.full(8, 50.0), np.full(56, 0.0)], step_ms=1.0, workers=0)]
+    answer = answer_control("ceiling", base, changed, None)
+    assert answer.numbers["gain"] == pytest.approx(10)
+    assert "at most 10 times as fast" in answer.statement
+
+
+def test_a_step_that_is_short_without_workers_was_starved_by_them():
+    base = [made("plain", np.full(64, 0.1), step_ms=25.0)]
+    changed = [made("ceiling", np.full(64, 0.0), step_ms=10.0, workers=0)]
+    answer = answer_control("ceiling", base, changed, None)
+    assert answer.numbers["step_ratio"] == pytest.approx(2.5)
+    assert "take its CPU" in answer.statement.replace("\n", " ")
+
+
+def test_a_ceiling_no_higher_than_the_pace_leaves_nothing_to_win():
+    base = [made("plain", np.full(64, 0.1), step_ms=10.0)]
+    changed = [made("ceiling", np.full(64, 0.0), step_ms=10.0, workers=0)]
+    assert "nothing to win" in answer_control("ceiling", base, changed, None).statement
+
+
+def rounds(first, second):
+    fetch = np.r_[first, second]
+    return [made("again", np.full(len(fetch), 1.0), fetch_ms=fetch)]
+
+
+def test_ranks_that_are_slow_both_times_are_the_samples():
+    fetch = np.full(60, 10.0)
+    fetch[[3, 17, 41]] = 90.0
+    answer = answer_control("repeat", [], rounds(fetch, fetch), None)
+    assert answer.key == "same_ranks"
+    assert answer.numbers["slow_both"] == 3
+
+
+def test_other_ranks_the_second_time_are_not_the_samples():
+    first, second = np.full(60, 10.0), np.full(60, 10.0)
+    first[[3, 17, 41]] = 90.0
+    second[[5, 22, 50]] = 90.0
+    assert answer_control("repeat", [], rounds(first, second), None).key == "other_ranks"
+
+
+def test_a_faster_second_round_is_memory():
+    answer = answer_control("repeat", [], rounds(np.full(60, 30.0), np.full(60, 10.0)), None)
+    assert answer.key == "faster"
+    assert answer.numbers["second_over_first"] == pytest.approx(1 / 3)
+
+
+def test_two_even_rounds_show_no_difference():
+    assert (
+        answer_control("repeat", [], rounds(np.full(60, 10.0), np.full(60, 10.5)), None).key
+        == "no_difference"
+    )
+
+
+def test_a_repetition_out_of_order_is_matched_by_rank():
+    fetch = np.full(40, 10.0)
+    fetch[[4, 24]] = 90.0
+    rank = np.arange(40)
+    rank[[4, 5]] = rank[[5, 4]]
+    fetch[[4, 5]] = fetch[[5, 4]]
+    passes = [made("again", np.full(40, 1.0), fetch_ms=fetch, rank=rank)]
+    assert answer_control("repeat", [], passes, None).numbers["slow_both"] == 1
+
+
+def test_without_fetch_times_a_repetition_says_nothing():
+    assert answer_control("repeat", [], [made("again", np.full(40, 1.0))], None).key == "undecided"
+
+
+@pytest.mark.parametrize(("left", "key"), [(0.02, "faster"), (0.9, "slower"), (0.3, "undecided")])
+def test_zeros_tell_the_hosts_part_of_the_wait(left, key):
+    base = twice("plain", lambda seed: np.full(40, 10.0 + 0.01 * seed))
+    changed = twice("zeros", lambda seed: np.full(40, 10.0 * left))
+    assert ask("trivial", base, changed).key == key
+
+
+def test_threads_that_make_no_difference_are_called_so_only_when_it_is_shown():
+    base = twice("plain", lambda seed: np.full(40, 10.0 + 0.01 * seed))
+    same = twice("one thread", lambda seed: np.full(40, 10.0 - 0.01 * seed))
+    faster = twice("one thread", lambda seed: np.full(40, 2.0 + 0.01 * seed))
+    assert ask("threads", base, same).key == "no_difference"
+    assert ask("threads", base, faster).key == "faster"
+
+
+def test_a_control_without_a_finished_arm_beside_it_is_undecided():
+    changed = [made("one thread", np.full(40, 10.0))]
+    assert answer_control("threads", [], changed, None).key == "undecided"
