@@ -269,7 +269,7 @@ def _all_disturbed(result: SweepResult) -> list[Disturbance]:
 def _disturbed(disturbed: Sequence[Disturbance]) -> list[str]:
     texts = [f"pass {one.number} ({one.condition}): {one.reason}" for one in disturbed[:_DISTURBED]]
     if len(disturbed) > _DISTURBED:
-        texts.append(f"and {f.count(len(disturbed) - _DISTURBED, 'pass')} more, all in sweep.json")
+        texts.append(f"and {len(disturbed) - _DISTURBED} more passes, all in sweep.json")
     return _listed("disturbed", texts)
 
 

@@ -1,0 +1,160 @@
+"""The chain: which experiment comes next, and what its answer rules out. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from made_passes import made, pool
+
+from traceml_lite.diagnose.diagnosis import diagnose
+from traceml_lite.diagnose.summary import summarize
+from traceml_lite.experiment import chain
+from traceml_lite.records.results import Verdict
+from traceml_lite.records.sweep import ControlAnswer, GapLaw, Laws, ThroughputLaw
+
+
+@pytest.fixture(scope="module")
+def first():
+    run = made("plain", pool(64), fetch_ms=40).run
+    return summarize(run), diagnose(run)
+
+
+def known(first, shape, *, cost="cpu", cost_confidence=0.95, law=None, pace="flat_cpu", answers=(), **more):
+    summary, diagnosis = first
+    diagnosis = replace(
+        diagnosis,
+        shape=Verdict(shape, 0.8, "as it looks"),
+        cost=Verdict(cost, cost_confidence, "as it costs"),
+    )
+    laws = None
+    if law is not None:
+        laws = Laws(
+            GapLaw(law, f"the gap is {law}", 20.0), ThroughputLaw(pace, f"the pace is {pace}"), (1, 2, 4)
+        )
+    tried = {*more.pop("tried", ()), *(["workers"] if law else []), *(name for name, _ in answers)}
+    return chain.Known(
+        summary=summary,
+        diagnosis=diagnosis,
+        workers=more.pop("workers", 4),
+        cpus=2,
+        laws=laws,
+        answers={name: ControlAnswer(name, key, f"{name}: {key}", "") for name, key in answers},
+        tried=frozenset(tried),
+        **more,
+    )
+
+
+def test_a_loop_that_waits_has_one_cheap_parameter_varied_first(first):
+    proposal = chain.next_proposal(known(first, "saturated_pool"))
+    assert (proposal.name, proposal.settings) == ("workers", ("num_workers=0,1,2,4",))
+
+
+def test_a_loop_that_does_not_wait_is_asked_for_its_ceiling(first):
+    proposal = chain.next_proposal(known(first, "none", cost="consumer"))
+    assert proposal.controls == ("ceiling",)
+
+
+def test_a_gap_of_num_workers_needs_the_control_that_tells_pool_from_worker(first):
+    after_law = known(first, "saturated_pool", law="proportional")
+    assert not chain.stands(after_law)
+    assert chain.next_proposal(after_law).name == "in_order"
+
+
+def test_an_undecided_order_control_is_followed_by_a_stagger(first):
+    undecided = known(first, "saturated_pool", law="proportional", answers=[("in_order", "undecided")])
+    assert chain.next_proposal(undecided).name == "stagger"
+
+
+@pytest.mark.parametrize("answer", ["cadence_stays", "cadence_gone", "stalls_stay"])
+def test_a_pool_confirmed_by_order_stands_and_nothing_more_is_run(first, answer):
+    confirmed = known(first, "saturated_pool", law="proportional", answers=[("in_order", answer)])
+    assert chain.verdict_shape(confirmed).key == "saturated_pool"
+    assert chain.stands(confirmed)
+    assert chain.next_proposal(confirmed) is None
+
+
+def test_stalls_that_fall_away_without_order_turn_a_pool_into_one_slow_worker(first):
+    told = known(first, "saturated_pool", law="proportional", answers=[("in_order", "stalls_fall_away")])
+    assert chain.verdict_shape(told).key == "slow_worker"
+    assert chain.stands(told)
+
+
+@pytest.mark.parametrize(
+    ("law", "shape"),
+    [
+        ("constant_batches", "data_period"),
+        ("multiple", "worker_period"),
+        ("constant_seconds", "clock_period"),
+    ],
+)
+def test_a_law_overrules_what_one_run_could_only_suspect(first, law, shape):
+    told = known(first, "slow_sample", law=law)
+    assert chain.verdict_shape(told).key == shape
+    assert chain.stands(told)
+
+
+def test_an_undecided_law_confirms_nothing(first):
+    assert not chain.stands(known(first, "data_period", law="undecided"))
+
+
+def test_a_cost_that_is_sure_needs_no_control_of_its_own(first):
+    told = known(first, "data_period", law="constant_batches")
+    assert chain.next_proposal(told) is None
+
+
+def test_a_cost_that_is_not_sure_gets_its_control(first):
+    told = known(first, "data_period", law="constant_batches", cost="storage", cost_confidence=0.6)
+    assert chain.next_proposal(told).name == "repeat"
+
+
+def test_an_iterable_dataset_is_not_asked_to_repeat_or_to_leave_its_order(first):
+    told = known(first, "slow_sample", law="none", tried=("workers",), iterable=True)
+    assert chain.next_proposal(told) is None
+
+
+def test_flat_pace_makes_a_lock_of_what_was_only_blocked(first):
+    told = known(first, "uniform", cost="inconclusive", law="none", pace="flat_lock")
+    cost = replace(told.diagnosis.cost, candidates=("lock",))
+    told = replace(told, diagnosis=replace(told.diagnosis, cost=cost))
+    assert chain.verdict_cost(told).key == "lock"
+
+
+def test_growing_pace_rules_the_lock_out(first):
+    told = known(first, "uniform", cost="inconclusive", law="none", pace="grows")
+    cost = replace(told.diagnosis.cost, candidates=("lock", "remote"))
+    told = replace(told, diagnosis=replace(told.diagnosis, cost=cost))
+    assert chain.verdict_cost(told).candidates == ("remote",)
+
+
+@pytest.mark.parametrize(
+    ("workers", "counts"),
+    [(0, (0, 1, 2, 4)), (1, (0, 1, 2, 4)), (4, (0, 1, 2, 4)), (8, (1, 2, 8)), (2, (0, 1, 2))],
+)
+def test_the_counts_to_sweep_hold_the_targets_own_and_two_above_one(workers, counts):
+    assert chain.worker_counts(workers, 2) == counts
+
+
+def test_the_first_passes_answer_the_first_questions(first):
+    readings = chain.read_first(*first)
+    assert [one.question for one in readings][:3] == [
+        "does the loop wait for its input?",
+        "is every wait alike, or do a few carry it all?",
+        "are the stalls at random or structured?",
+    ]
+    assert readings[0].answer == "yes, it is input-bound"
+    assert readings[1].answer.startswith("heavy-tailed")
+
+
+def test_the_reading_of_a_law_says_what_it_falsifies(first):
+    told = known(first, "saturated_pool", law="proportional")
+    falsified = " ".join(chain.read_laws(told.laws).falsified)
+    assert "data_period" in falsified
+    assert "worker_period" in falsified
+    assert "saturated_pool" not in falsified
+
+
+def test_no_law_falsifies_no_period_by_name(first):
+    assert not [
+        t for t in chain.read_laws(known(first, "uniform", law="undecided").laws).falsified if "gap" in t
+    ]
