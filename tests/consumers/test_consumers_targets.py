@@ -140,6 +140,16 @@ def test_a_file_without_a_factory_named_shows_candidates_and_the_other_command(f
         get(factories)
 
 
+def test_a_script_is_not_run_to_say_that_it_names_no_factory(tmp_path, clean):
+    script = tmp_path / "my_script.py"
+    script.write_text("def build(): ...\ndef _hidden(): ...\nraise SystemExit('training')\n")
+    with pytest.raises(UsageError, match=r"candidates are build\. To run"):
+        get(script)
+    script.write_text("def f(:")
+    with pytest.raises(UsageError, match="nothing in it can be called"):
+        get(script)
+
+
 def test_a_factory_that_raises_keeps_the_users_traceback(factories):
     with pytest.raises(TargetError, match=r"breaks raised ZeroDivisionError") as caught:
         get(f"{factories}:breaks")
@@ -151,7 +161,7 @@ def test_a_factory_that_raises_keeps_the_users_traceback(factories):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("number", "gave a int, which cannot be iterated"),
+        ("number", "gave a value of type int, which cannot be iterated"),
         ("several", "gave a list of 2; expected one DataLoader"),
         ("NUMBER", "expected a factory or a DataLoader"),
     ],

@@ -6,6 +6,7 @@ Scripts that train by themselves are no targets here; `run` takes those.
 
 from __future__ import annotations
 
+import ast
 import difflib
 import importlib
 import importlib.util
@@ -69,12 +70,19 @@ def resolve(target: str, *, arguments: Mapping[str, str], seed: int) -> Target:
     if not place or (not place.endswith(".py") and not _is_module_name(place)):
         raise UsageError(f"target {target!r}: expected one of {FORMS}")
     kind = "file" if place.endswith(".py") else "module"
-    module = load_file(Path(place)) if kind == "file" else _load_module(place)
+    if not name and kind == "module":
+        raise UsageError(f"target {target!r} names no factory; expected one of {FORMS}")
     if not name:
+        # The file is read and not run: a script without a factory would begin to train.
+        known = _shown(_defined_in(_existing(Path(place))))
         raise UsageError(
-            f"target {target!r}: which factory? Write {place}:NAME{_candidates(module, name)}. "
+            f"target {target!r}: which factory? Write {place}:NAME{known}. "
             f"To run the whole script: traceml-lite run {place}"
         )
+    # Twice: what the module draws while it is imported must not depend on who drew before, nor the factory
+    # on whether the module was imported just now.
+    seed_everything(seed)
+    module = load_file(Path(place)) if kind == "file" else _load_module(place)
     found = _attribute(module, name, place)
     seed_everything(seed)
     return Target(target, _loader_of(found, target, arguments), kind, dict(arguments))
@@ -100,12 +108,8 @@ def load_file(path: Path) -> ModuleType:
     Raises:
         TargetError: There is no such file, its name is taken by another module, or its code raised.
     """
-    path = path.expanduser()
-    if not path.is_file():
-        near = difflib.get_close_matches(path.name, _python_files(path.parent), n=3, cutoff=0.4)
-        hint = f"; in that folder there is {', '.join(near)}" if near else ""
-        raise TargetError(f"{path}: no such file{hint}")
-    path, stem = path.resolve(), path.stem
+    path = _existing(path)
+    stem = path.stem
     loaded = sys.modules.get(stem)
     if loaded is not None and _file_of(loaded) == path:
         return loaded
@@ -167,8 +171,32 @@ def _candidates(module: ModuleType, name: str) -> str:
         and (callable(value) or _is_loader(value))
     ]
     near = difflib.get_close_matches(name, own, n=3)
-    shown = [*near, *(key for key in own if key not in near)][:_MAX_CANDIDATES]
-    return f"; candidates are {', '.join(shown)}" if shown else "; nothing in it can be called"
+    return _shown([*near, *(key for key in own if key not in near)])
+
+
+def _shown(names: list[str]) -> str:
+    if not names:
+        return "; nothing in it can be called"
+    return f"; candidates are {', '.join(names[:_MAX_CANDIDATES])}"
+
+
+def _defined_in(path: Path) -> list[str]:
+    """Public functions and classes at the top of a file, from its text."""
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return []
+    kinds = (ast.FunctionDef, ast.ClassDef)
+    return [node.name for node in tree.body if isinstance(node, kinds) and not node.name.startswith("_")]
+
+
+def _existing(path: Path) -> Path:
+    path = path.expanduser()
+    if not path.is_file():
+        near = difflib.get_close_matches(path.name, _python_files(path.parent), n=3, cutoff=0.4)
+        hint = f"; in that folder there is {', '.join(near)}" if near else ""
+        raise TargetError(f"{path}: no such file{hint}")
+    return path.resolve()
 
 
 def _loader_of(found: Any, target: str, arguments: Mapping[str, str]) -> Any:
@@ -180,7 +208,7 @@ def _loader_of(found: Any, target: str, arguments: Mapping[str, str]) -> Any:
         values = bind_arguments(found, arguments, whose=target)
         made = _call(found, target, **values)
     else:
-        raise TargetError(f"{target} is a {type(found).__name__}; expected a factory or a DataLoader")
+        raise TargetError(f"{target} is of type {type(found).__name__}; expected a factory or a DataLoader")
     if not _is_loader(made) and _gives_loader(made):
         made = _train_dataloader(made, target)
     if isinstance(made, (list, tuple, dict)):
@@ -190,7 +218,7 @@ def _loader_of(found: Any, target: str, arguments: Mapping[str, str]) -> Any:
         )
     if not _is_loader(made):
         raise TargetError(
-            f"{target} gave a {type(made).__name__}, which cannot be iterated; expected a DataLoader"
+            f"{target} gave a value of type {type(made).__name__}, which cannot be iterated; expected a DataLoader"
         )
     return made
 
@@ -218,7 +246,7 @@ def _demo(target: str, name: str, arguments: Mapping[str, str], seed: int) -> Ta
 
     if name not in DEMOS:
         near = difflib.get_close_matches(name, DEMOS, n=1)
-        guess = f"; did you mean demo:{near[0]}?" if near else ""
+        guess = f"; did you mean demo:{near[0]}?" if near else "."
         raise TargetError(f"there is no demo {name!r}{guess} Demos are: {', '.join(DEMOS)}")
     demo = DEMOS[name]
     values = demo.convert(arguments)
