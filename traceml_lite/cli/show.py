@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -19,11 +20,17 @@ def command(trace: Path, stall_ns: int | None, loader: str | None, as_json: bool
     TRACE is a trace directory (also while it is written), a bundle of one, a sweep directory, or a TraceML
     SQLite file.
     """
-    if (trace / "sweep.json").is_file() or (trace / "plan.json").is_file():
-        from traceml_lite.experiment.runner import load_sweep
+    from traceml_lite.experiment.sweep import is_sweep, load_sweep
+
+    if is_sweep(trace):
+        from traceml_lite.report.jsondoc import plain
         from traceml_lite.report.sweep import render_sweep
 
-        click.echo("\n".join(render_sweep(load_sweep(trace))))
+        sweep = load_sweep(trace)
+        if as_json:
+            click.echo(json.dumps(plain(sweep), indent=1))
+        else:
+            click.echo("\n".join(render_sweep(sweep)))
         return
     from traceml_lite.api import load
 
