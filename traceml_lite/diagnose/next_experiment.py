@@ -81,6 +81,9 @@ def _open_question(shape: Verdict, cost: Verdict, fetches_seen: bool) -> str:
     """The key whose experiment is worth most."""
     if not fetches_seen and cost.key != "consumer":
         return "record"
+    if cost.key in _OF_THE_HOST:
+        # Every pattern in time is in doubt while the host itself is in the way.
+        return cost.key
     if shape.key == "none" and cost.key in ("consumer", "step_starved", "neighbours"):
         return cost.key
     if shape.key == "inconclusive":
@@ -94,6 +97,7 @@ def _open_question(shape: Verdict, cost: Verdict, fetches_seen: bool) -> str:
     return cost.key if shape.key == "none" or cost.confidence <= shape.confidence else shape.key
 
 
+_OF_THE_HOST = frozenset({"neighbours", "quota", "affinity"})
 _PAIRS: dict[frozenset[str], str] = {
     frozenset({"consumer", "step_starved"}): "step_starved",
     frozenset({"step_starved", "neighbours"}): "step_starved",

@@ -47,7 +47,7 @@ def render_next(diagnosis: Diagnosis) -> list[str]:
     lines = [f"Try next: {_about(experiment)}".rstrip(), f"  {experiment.command}"]
     lines += _wrapped(experiment.reason, "  ")
     for outcome in experiment.outcomes:
-        lines += _wrapped(f"- {outcome.result}: {outcome.meaning}", "  ", "    ")
+        lines += _wrapped(f"- {outcome.result} -> {outcome.meaning}", "  ", "    ")
     return lines
 
 

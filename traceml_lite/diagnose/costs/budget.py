@@ -43,6 +43,8 @@ class Waits:
     """Before the first fetch of its worker had begun."""
     fetching_ns: Ints
     handover_ns: Ints
+    for_fetch_ns: Ints
+    """Waiting, of this delivery or another, during which this delivery's fetch was running."""
 
     def of(self, rows: NDArray[np.bool_]) -> Waits:
         """The deliveries selected by a mask."""
@@ -52,6 +54,7 @@ class Waits:
             self.starting_ns[rows],
             self.fetching_ns[rows],
             self.handover_ns[rows],
+            self.for_fetch_ns[rows],
         )
 
 
@@ -65,41 +68,53 @@ def waits_of(loader: LoaderTrace) -> Waits:
         known(table, name) for name in ("fetch_end_ns", "fetch_start_ns", "ask_ns", "got_ns")
     )
     if end is None or start is None or ask is None:
-        return Waits(waits, step, nothing, waits, nothing)
+        return Waits(waits, step, nothing, waits, nothing, waits)
     seen = (end >= 0) & (start >= 0) & (ask >= 0)
-    fetching = np.where(seen, np.clip(end - ask, 0, waits), waits)
+    own = np.where(seen, np.clip(end - ask, 0, waits), waits)
+    fetching, for_fetch = own, own
     if got is not None:
-        fetching = np.where(seen & _worker_kept_busy(loader, start, end, got), waits, fetching)
+        busy, running = _worker_kept_busy(loader, start, end, got)
+        fetching = np.where(seen & busy, waits, own)
+        for_fetch = own + np.bincount(running, fetching - own, len(own)).astype(np.int64)
     starting, number = nothing, known(table, "delivery")
     if number is not None:
         # The first fetch of each worker cannot begin before the worker runs; later ones wait their turn.
         first = seen & (number < max(1, loader.config.num_workers or 0))
         starting = np.where(first, np.clip(start - ask, 0, fetching), 0)
-    return Waits(waits, step, starting, fetching - starting, waits - fetching)
+    return Waits(waits, step, starting, fetching - starting, waits - fetching, for_fetch)
 
 
-def _worker_kept_busy(loader: LoaderTrace, start: Ints, end: Ints, got: Ints) -> NDArray[np.bool_]:
-    """Whether the worker of each delivery went on fetching from the end of its fetch to the delivery."""
+def _worker_kept_busy(
+    loader: LoaderTrace, start: Ints, end: Ints, got: Ints
+) -> tuple[NDArray[np.bool_], Ints]:
+    """Whether each delivery's worker went on fetching until it was delivered.
+
+    Returns:
+        The mask, and the row whose fetch the worker was at when the batch was delivered: often the one that
+        held it up, as a thread that computes keeps the one that sends from running.
+    """
     table = loader.deliveries
     worker = known(table, "worker")
     count = loader.config.num_workers or 0
-    busy = np.zeros(len(table), bool)
+    busy, running = np.zeros(len(table), bool), np.arange(len(table))
     if count < 1 or worker is None:
-        return busy
+        return busy, running
     done = (start >= 0) & (end > start)
     if loader.sampled is not None:
         total = _loop_ns(table)
         load = float((end - start)[done].mean()) * len(table) / (count * total) if total > 0 else 0.0
-        return done if load >= FULL_LOAD else busy
+        return (done if load >= FULL_LOAD else busy), running
     allowed = PAUSE_SHARE + PAUSE_PER_QUEUE * _queue_share(table, start, end, done)
     for number in np.unique(worker[done & (worker >= 0)]):
         rows = np.flatnonzero(done & (worker == number))
         starts, ends = merged(start[rows], end[rows])
         since = (got[rows] - end[rows]).astype(np.float64)
         fetched = covered_before(got[rows], starts, ends) - covered_before(end[rows], starts, ends)
+        by_start = rows[np.argsort(start[rows], kind="stable")]
+        running[rows] = by_start[np.searchsorted(start[by_start], got[rows], side="right") - 1]
         busy[rows] = since - fetched <= np.maximum(allowed * since, PAUSE_NS)
     # Right after the fetch there was no time to stand idle in; whether the worker did is seen later.
-    return busy & (got - end > 2 * PAUSE_NS)
+    return busy & (got - end > 2 * PAUSE_NS), running
 
 
 def _queue_share(table: Table, start: Ints, end: Ints, done: NDArray[np.bool_]) -> float:

@@ -71,7 +71,7 @@ def cost_facts(
     judged, split = (at_start, of_starts) if at_boundary else (~at_start, steady_budget)
     rows = np.flatnonzero(judged)
     budget = replace(split, loop_ns=total_ns) if at_boundary else split
-    return _facts(loader, environment, host, rows, waits.fetching_ns, budget, at_boundary)
+    return _facts(loader, environment, host, rows, waits.for_fetch_ns, budget, at_boundary)
 
 
 def _budget(waits: Waits, deliveries: Table, outside: float) -> Budget:
@@ -83,7 +83,7 @@ def _facts(
     environment: Environment,
     host: Table,
     rows: Ints,
-    fetching_ns: Ints,
+    for_fetch_ns: Ints,
     budget: Budget,
     at_boundary: bool,
 ) -> CostFacts:
@@ -92,7 +92,7 @@ def _facts(
         # A fixed random draw: an even stride would alias with a period.
         rows = np.sort(np.random.default_rng(0).choice(rows, MAX_ROWS, replace=False))
     everything, judged = loader.deliveries, loader.deliveries.take(rows)
-    fetches, why = fetches_of(judged, fetching_ns[rows])
+    fetches, why = fetches_of(judged, for_fetch_ns[rows])
     cores, runnable = pool_cores_of(judged)
     ask, got = known(everything, "ask_ns"), known(everything, "got_ns")
     threads = known(everything, "threads")
@@ -135,7 +135,7 @@ def _smallest_mask(loader: LoaderTrace) -> int | None:
     return min(known_masks) if known_masks else None
 
 
-def fetches_of(deliveries: Table, fetching_ns: Ints) -> tuple[Fetches | None, str]:
+def fetches_of(deliveries: Table, for_fetch_ns: Ints) -> tuple[Fetches | None, str]:
     """The fetches behind ``deliveries``, with the waiting for each, or None with the reason."""
     start, end = known(deliveries, "fetch_start_ns"), known(deliveries, "fetch_end_ns")
     process, thread = known(deliveries, "cpu_ns"), known(deliveries, "thread_cpu_ns")
@@ -152,7 +152,7 @@ def fetches_of(deliveries: Table, fetching_ns: Ints) -> tuple[Fetches | None, st
     if not len(rows):
         return None, "no fetch has all its counters"
     wall = (end[rows] - start[rows]).astype(np.float64)
-    worker, waited = known(deliveries, "worker"), fetching_ns[rows]
+    worker, waited = known(deliveries, "worker"), for_fetch_ns[rows]
     return (
         Fetches(
             wall_ns=wall,

@@ -16,10 +16,10 @@ from traceml_lite.diagnose.costs.facts import CostFacts, known
 from traceml_lite.diagnose.words import counted, data_size, digits, percent
 from traceml_lite.records.results import Evidence
 
-# A minor fault that copies or clears one page took 2.8 µs of CPU time in a virtual machine here, and takes
-# about a fifth of it without one. The larger figure, so this is an upper bound; it counts only in workers
-# that grow.
-FAULT_NS = 2800
+# A minor fault that copies or clears one page took 2.8 µs of CPU time in a virtual machine here, 12 µs where
+# the hypervisor had to find the page first, and takes about 0.6 µs without one. This is therefore an upper
+# bound, and counts only in workers that grow.
+FAULT_NS = 10_000
 # Growth below these is warming up: imports, allocator pools, caches that fill once.
 MIN_GROWTH_RATIO, MIN_GROWTH_BYTES = 1.2, 32 << 20
 # Memory pressure this high means that tasks stood still for memory, whatever they were doing.

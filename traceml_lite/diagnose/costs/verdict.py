@@ -15,6 +15,7 @@ from traceml_lite.diagnose.costs.facts import CostFacts
 from traceml_lite.diagnose.costs.measure import LOST_SHARE_MIN, cost_facts
 from traceml_lite.diagnose.costs.paging import growth_of, growth_words
 from traceml_lite.diagnose.costs.statements import statement_of
+from traceml_lite.diagnose.costs.step import STARVED_MIN
 from traceml_lite.diagnose.words import counted, duration, listed, percent
 from traceml_lite.records.results import Evidence, Finding, State, Verdict
 from traceml_lite.records.run import Environment, LoaderTrace, Table
@@ -47,7 +48,7 @@ MIN_EXPLAINED = 0.4
 # moved these shares by a tenth.
 MIN_RATIO = 1.2
 # Evidence of these kinds has look-alikes that no counter separates; the page of each names them.
-CEILING = {"remote": 0.8, "lock": 0.9, "neighbours": 0.85, "memory": 0.85, "affinity": 0.9, "shm": 0.8}
+CEILING = {"remote": 0.8, "lock": 0.9, "neighbours": 0.85, "memory": 0.75, "affinity": 0.9, "shm": 0.8}
 # A handover takes three hops (feeder thread, consumer, resource sharer), and behind another process each may
 # wait for a time slice of 3 to 4 ms.
 HOP_DELAY_NS = 10_000_000
@@ -88,7 +89,7 @@ def _verdict(facts: CostFacts, evidence: dict[str, Evidence]) -> Verdict:
         )
     starved = starved_consumer(facts)
     hungry = 0.0 if starved is None else starved.own_workers + starved.others
-    if not loader_matters(facts) or (hungry >= step.STARVED_MIN and hungry > facts.budget.lost_share):
+    if not loader_matters(facts) or (hungry >= STARVED_MIN and hungry > facts.budget.lost_share):
         return _of_the_step(facts, starved)
     if facts.fetches is None and evidence["start"].score < MIN_EXPLAINED:
         return Verdict(
@@ -114,10 +115,10 @@ def _of_the_step(facts: CostFacts, starved: Starved | None) -> Verdict:
         return Verdict("consumer", 0.8, statement_of("consumer", facts))
     keys = {"step_starved": starved.own_workers, "neighbours": starved.others}
     top = max(keys, key=lambda key: keys[key])
-    if starved.own_workers + starved.others < step.STARVED_MIN:
+    if starved.own_workers + starved.others < STARVED_MIN:
         # Waits and delays far below their limits leave no room for another reading.
         hungry = starved.own_workers + starved.others
-        room = 1 - max(facts.budget.lost_share / LOST_SHARE_MIN, hungry / step.STARVED_MIN)
+        room = 1 - max(facts.budget.lost_share / LOST_SHARE_MIN, hungry / STARVED_MIN)
         return Verdict("consumer", round(0.75 + 0.22 * max(0.0, room), 3), statement_of("consumer", facts))
     low = min(keys.values())
     if not starved.others_known or keys[top] < MIN_RATIO * low:
@@ -171,6 +172,10 @@ def _host_may_delay(facts: CostFacts) -> bool:
     """True when others keep the CPUs so busy that the threads of the handover may just wait for one."""
     others, cpus = facts.host.other_cores, facts.cpus
     if others is None or cpus is None or others < BUSY_HOST_SHARE * cpus:
+        return False
+    queued = 0.0 if facts.fetches is None else facts.fetches.parts().run_queue
+    if max(queued, facts.steps.wait_starved_share or 0.0) < STARVED_MIN:
+        # Neither the workers nor the consumer ever had to wait for a CPU.
         return False
     return facts.budget.handover_ns < HOP_DELAY_NS * max(1, facts.steps.deliveries)
 
