@@ -218,7 +218,8 @@ def _loader_of(found: Any, target: str, arguments: Mapping[str, str]) -> Any:
         )
     if not _is_loader(made):
         raise TargetError(
-            f"{target} gave a value of type {type(made).__name__}, which cannot be iterated; expected a DataLoader"
+            f"{target} gave a value of type {type(made).__name__}, which cannot be iterated; "
+            "expected a DataLoader"
         )
     return made
 
