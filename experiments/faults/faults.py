@@ -148,11 +148,12 @@ def numpy_pool(workers: int, cpu_ms: float) -> Callable[[Random], Any]:
 
 
 class Uncached:
-    """Reads of a file past the page cache, at random places, large enough that the device is what takes time."""
+    """Reads of a file past the page cache, so large that the device is what takes time."""
 
     def __init__(self, reads: int, seed: int) -> None:
         self.reads, self.seed = reads, seed
-        self.file = tempfile.NamedTemporaryFile(dir=DATA)
+        # Open as long as the dataset is: its name is what the workers open.
+        self.file = tempfile.NamedTemporaryFile(dir=DATA)  # noqa: SIM115
         for _ in range(64):
             self.file.write(os.urandom(1 << 20))
         self.file.flush()

@@ -86,18 +86,33 @@ def remote(facts: CostFacts) -> Evidence:
         and from_device <= NOT_FROM_DEVICE * reads.rchar
     )
     turns = turns_of(facts)
-    if (turns is not None and turns.one_at_a_time) or threads_oversubscribed(facts):
+    turning = turns is not None and turns.one_at_a_time
+    if turning or threads_oversubscribed(facts):
         fits = False
     asked = (
         f"read calls asked for {data_size(reads.rchar)} a fetch, {data_size(from_device)} of it from a device"
     )
+    weight = blocked * weight_in_fetch(facts)
+    if not fits and weight >= 0.25 and _no_reads(reads) and not (turning or threads_oversubscribed(facts)):
+        # A client that uses recv() reads without rchar, so few bytes do not rule a network out.
+        return cost_evidence(
+            "remote",
+            0.2 * weight,
+            contradicts=(asked,),
+            state=State.UNDECIDED,
+            numbers={"rchar": reads.rchar},
+        )
     return cost_evidence(
         "remote",
-        blocked * weight_in_fetch(facts) if fits else 0.0,
+        weight if fits else 0.0,
         supports=(asked, f"a fetch is blocked for {duration(reads.blocked_ns)} ({percent(blocked)})"),
         contradicts=idle_reason(facts) or ((asked,) if not fits else ()),
         numbers={"rchar": reads.rchar, "blocked_share": blocked},
     )
+
+
+def _no_reads(reads: Reads) -> bool:
+    return (reads.rchar or 0.0) < MIN_FETCH_BYTES and not reads.read_bytes
 
 
 def lock(facts: CostFacts) -> Evidence:

@@ -52,6 +52,8 @@ CEILING = {"remote": 0.8, "lock": 0.9, "neighbours": 0.85, "memory": 0.75, "affi
 # A handover takes three hops (feeder thread, consumer, resource sharer), and behind another process each may
 # wait for a time slice of 3 to 4 ms.
 HOP_DELAY_NS = 10_000_000
+# A consumer that computes for this share of its waits is unpickling, whoever else is on the host.
+UNPICKLING_MIN = 0.3
 # Others that use a quarter of the job's CPUs are met often enough for that.
 BUSY_HOST_SHARE = 0.25
 TOP_CONFIDENCE, LOW_CONFIDENCE = 0.97, 0.6
@@ -80,11 +82,12 @@ def cost_verdict(
 
 
 def _verdict(facts: CostFacts, evidence: dict[str, Evidence]) -> Verdict:
-    if facts.steps.deliveries < MIN_DELIVERIES:
+    deliveries = len(facts.all_deliveries)
+    if deliveries < MIN_DELIVERIES:
         return Verdict(
             "inconclusive",
             0.0,
-            f"{counted(facts.steps.deliveries, 'delivery', 'deliveries')} to judge; "
+            f"{counted(deliveries, 'delivery', 'deliveries')} to judge; "
             f"at least {MIN_DELIVERIES} are needed.",
         )
     starved = starved_consumer(facts)
@@ -173,6 +176,8 @@ def _host_may_delay(facts: CostFacts) -> bool:
     others, cpus = facts.host.other_cores, facts.cpus
     if others is None or cpus is None or others < BUSY_HOST_SHARE * cpus:
         return False
+    if (facts.steps.unpickle_share or 0.0) >= UNPICKLING_MIN:
+        return False
     queued = 0.0 if facts.fetches is None else facts.fetches.parts().run_queue
     if max(queued, facts.steps.wait_starved_share or 0.0) < STARVED_MIN:
         # Neither the workers nor the consumer ever had to wait for a CPU.
@@ -183,10 +188,10 @@ def _host_may_delay(facts: CostFacts) -> bool:
 def _unexplained(facts: CostFacts, evidence: dict[str, Evidence]) -> float:
     """Share of the lost time that was blocked for no reason any counter shows."""
     item = evidence["lock"]
-    named = max(evidence[key].score for key in ("storage", "remote"))
+    named = any(evidence[key].state is State.SUPPORTED for key in ("storage", "remote"))
     if item.state is State.SUPPORTED or facts.fetches is None or facts.fetches.run_queue_ns is None:
         return 0.0
-    return 0.0 if named > 0 else 2.0 * item.score
+    return 0.0 if named else 2.0 * item.score
 
 
 def _blocked_for_no_known_reason(facts: CostFacts, evidence: dict[str, Evidence]) -> Verdict:
