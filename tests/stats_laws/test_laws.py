@@ -1,7 +1,7 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from traceml_lite.stats.laws import StallSeries, gap_laws, throughput_law
 
@@ -94,15 +94,15 @@ def test_the_same_random_stalls_in_every_pass_are_one_run_and_not_six():
     assert wrong <= 1
 
 
-@settings(max_examples=40)
-@given(st.integers(0, 2**31), st.floats(0.1, 0.4))
-def test_independent_random_stalls_are_hardly_ever_called_a_law(seed, rate):
-    rng = np.random.default_rng(seed)
-    passes = [
-        series(w, np.flatnonzero(rng.random(128) < rate), n=128, seed=i) for i, w in enumerate((2, 4, 4, 2))
-    ]
-    found = gap_laws(passes)
-    assert found.key in ("none", "undecided")
+def test_independent_random_stalls_are_hardly_ever_called_a_law():
+    wrong = 0
+    for seed in range(100):
+        rng = np.random.default_rng(seed)
+        rate = rng.uniform(0.1, 0.4)
+        order = (2, 4, 4, 2)
+        passes = [series(w, np.flatnonzero(rng.random(96) < rate), n=96, seed=i) for i, w in enumerate(order)]
+        wrong += gap_laws(passes).key not in ("none", "undecided")
+    assert wrong <= 1
 
 
 def test_hardly_any_stalls_are_undecided_and_not_none():
@@ -125,6 +125,13 @@ def test_slow_fetches_at_the_same_ranks_outweigh_stalls_at_multiples():
     found = gap_laws(sweep(lambda w: 3 * w, slow=slow))
     assert (found.key, found.by_fetches) == ("constant_batches", True)
     assert found.fit("constant_batches").parameter == 3
+
+
+def test_where_all_fetches_are_alike_only_the_pool_makes_gaps():
+    passes = [replace(one, alike=True) for one in sweep(lambda w: 2, workers=(2, 4, 4, 2))]
+    found = gap_laws(passes)
+    assert {f.key for f in found.fits} == {"none", "proportional"}
+    assert found.key == "proportional" or found.reason
 
 
 def test_a_phase_that_slips_keeps_its_gap():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy import stats as distributions
@@ -47,6 +47,9 @@ CPU_IDLE_SHARE = 0.6
 STORAGE_BYTES_PER_S = 1e6
 # Within this of the best throughput, fewer workers are as good.
 AS_GOOD = 0.95
+# Fetches are alike when the longest lasts less than this times the median: jitter of 15 % does, and a slow
+# batch that prefetch does not hide lasts longer.
+LONG_FETCH = 1.5
 # A stretch shorter than this holds no gaps worth a likelihood.
 MIN_STRETCH = 8
 
@@ -125,9 +128,11 @@ def _series(setting: _Setting) -> list[StallSeries]:
         slow = None
         if part.fetch_ns is not None and modes is not None and modes.two:
             slow = part.fetch_ns > modes.split
-        series.append(
-            StallSeries(setting.workers, part.wait_ns > setting.threshold_ns, part.ask_ns, part.rank, slow)
+        alike = part.fetch_ns is not None and (
+            float(part.fetch_ns.max()) < LONG_FETCH * float(np.median(part.fetch_ns))
         )
+        stalled = part.wait_ns > setting.threshold_ns
+        series.append(StallSeries(setting.workers, stalled, part.ask_ns, part.rank, slow, alike))
     return series
 
 
@@ -185,11 +190,11 @@ def _gap_statement(found: GapLaws, medians: Mapping[int, float]) -> str:
 
 
 def _alone(series: Sequence[StallSeries], found: GapLaws) -> str:
-    """What the passes of the largest number of workers could not have told by themselves."""
+    """What the waits at the largest number of workers could not have told by themselves."""
     if found.key in ("undecided", "none") or not found.workers:
         return ""
     most = max(found.workers)
-    single = gap_laws([s for s in series if s.workers == most])
+    single = gap_laws([replace(s, slow=None, alike=False) for s in series if s.workers == most])
     agree = [
         f
         for f in single.fits
@@ -198,7 +203,8 @@ def _alone(series: Sequence[StallSeries], found: GapLaws) -> str:
     if len(agree) < 2:
         return ""
     words = listed([_LAW_WORDS[f.key] for f in agree], "or")
-    return f"With num_workers={most} alone, its {counted(single.gaps, 'gap')} would have fitted {words}."
+    gaps = counted(single.gaps, "gap")
+    return f"With num_workers={most} alone, {gaps} of its waits would have fitted {words}."
 
 
 def _throughput_law(settings: Mapping[int, _Setting], notes: list[str]) -> ThroughputLaw:

@@ -63,6 +63,8 @@ class StallSeries:
     """Place of each delivery in the sampler's order; None where that is the order of delivery."""
     slow: NDArray[np.bool_] | None = None
     """Whose fetches were slow, where fetch times have two modes; None where not known or not so."""
+    alike: bool = False
+    """Fetch times are known and no fetch is long against the others."""
 
     @property
     def informative(self) -> bool:
@@ -228,6 +230,9 @@ def gap_laws(passes: Sequence[StallSeries]) -> GapLaws:
         passes: One entry per pass, any number of passes per number of workers. Passes without workers, and
             those in which nearly every delivery or hardly one is a stall, say nothing about gaps.
 
+    Where all fetches are alike, only the pool itself can make gaps: the other laws need fetches that are slow
+    at every k-th task, batch or tick, and are left out.
+
     Returns:
         The law that is better than every other by a BIC of 10, or ``undecided`` with the reason. ``none``
         needs enough stalls that a cadence, had there been one, would have shown by that much.
@@ -276,6 +281,8 @@ def _compare(passes: Sequence[StallSeries]) -> tuple[list[_Pass], GapLaws]:
         reason = "no pass has two stalls with fast deliveries between"
         return seen, GapLaws("undecided", (none,), 0.0, (), 0, reason)
     fits = sorted([none, *_fits(seen)], key=lambda f: f.bic)
+    if all(series.alike for series in passes if series.workers >= 1 and series.informative):
+        fits = [f for f in fits if f.key in ("none", "proportional")]
     key, reason = _decide(seen, fits, workers)
     return seen, GapLaws(key, tuple(fits), fits[1].bic - fits[0].bic, workers, gaps, reason)
 
@@ -334,7 +341,7 @@ def _clock_candidates(seen: list[_Pass]) -> list[float]:
 
 def _decide(seen: list[_Pass], fits: list[LawFit], workers: tuple[int, ...]) -> tuple[str, str]:
     laws = [f for f in fits if f.key != "none"]
-    best, rival = laws[0], laws[1]
+    best, rivals = laws[0], laws[1:]
     if min(f.bic_chance for f in laws) >= -MENTION_BIC:
         # What a cadence without exception, one stall each time round, would have gained in these passes.
         possible = 2 * sum(max(0.0, -p.random - math.log(2 * p.n / p.count) - p.rate_cost) for p in seen)
@@ -342,22 +349,17 @@ def _decide(seen: list[_Pass], fits: list[LawFit], workers: tuple[int, ...]) -> 
             return "undecided", f"too few stalls: a perfect cadence would show by a BIC of {possible:.0f}"
         return "none", ""
     if -best.bic_chance < DECISIVE_BIC:
-        return (
-            "undecided",
-            f"{best.key} beats stalls at random by a BIC of {-best.bic_chance:.1f} of 10 needed",
-        )
-    if rival.bic - best.bic < DECISIVE_BIC:
-        return (
-            "undecided",
-            f"{best.key} beats {rival.key} by a BIC of {rival.bic - best.bic:.1f} of 10 needed",
-        )
+        return "undecided", f"{best.key} beats chance by a BIC of {-best.bic_chance:.1f} of 10 needed"
+    if rivals and rivals[0].bic - best.bic < DECISIVE_BIC:
+        delta = rivals[0].bic - best.bic
+        return "undecided", f"{best.key} beats {rivals[0].key} by a BIC of {delta:.1f} of 10 needed"
     many = [w for w in workers if w > 1]
     if best.key != "constant_seconds" and len(workers) < 2:
         return "undecided", f"gaps at num_workers={workers[0]} alone: several laws agree with them"
     if best.key == "proportional" and len(many) < 2:
         return "undecided", "gaps at two different numbers of workers above 1 are needed"
-    clock = next(f for f in fits if f.key == "constant_seconds")
-    if best.key == "constant_batches" and 2 * (best.gain - clock.gain) < DECISIVE_BIC:
+    clock = next((f for f in rivals if f.key == "constant_seconds"), None)
+    if best.key == "constant_batches" and clock and 2 * (best.gain - clock.gain) < DECISIVE_BIC:
         return "undecided", "the pace is too even to tell batches from seconds: change the consumer's pace"
     return best.key, ""
 
