@@ -191,10 +191,15 @@ def _pip_setting(name: str) -> list[str]:
 
 
 def _find_python(version: str) -> Path | None:
-    if found := shutil.which(f"python{version}"):
-        return Path(found)
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
-    return next(iter(sorted(pyenv.glob(f"{version}.*/bin/python"))), None)
+    found = shutil.which(f"python{version}")
+    candidates = [*([Path(found)] if found else []), *sorted(pyenv.glob(f"{version}.*/bin/python"))]
+    # What PATH leads to may be a shim that refuses to start.
+    return next((one for one in candidates if _runs(one)), None)
+
+
+def _runs(python: Path) -> bool:
+    return subprocess.run([str(python), "-c", ""], capture_output=True, check=False).returncode == 0
 
 
 def _warm_up(made: Arm) -> None:
