@@ -209,3 +209,24 @@ def test_a_system_call_that_is_refused_leaves_one_fact_unknown(monkeypatch, func
     }
     assert unknown[function] is None
     assert environment.python
+
+
+def test_a_command_line_keeps_its_words_but_not_its_secrets() -> None:
+    from traceml_lite.probe.host import without_secrets
+
+    words = [
+        "python",
+        "train.py",
+        "--api-key",
+        "abc",
+        "--wandb.token=def",
+        "--lr",
+        "0.1",
+        "--monkey",
+        "x",
+        "HF_TOKEN=z",
+    ]
+    assert without_secrets(words) == (
+        "python", "train.py", "--api-key", "***", "--wandb.token=***", "--lr", "0.1", "--monkey", "x",
+        "HF_TOKEN=***",
+    )  # fmt: skip

@@ -92,7 +92,19 @@ def _of_ours(command: str, words: list[str]) -> RunTarget | None:
             if word.endswith(".py"):
                 return RunTarget(word, False, tuple(words[place + 1 :]))
         return None
-    return _of_probe(words) if command in ("probe", "demo") else None
+    if command == "demo":
+        return _of_probe(_with_prefix(words))
+    return _of_probe(words) if command == "probe" else None
+
+
+def _with_prefix(words: list[str]) -> list[str]:
+    """The words of `demo NAME` as those of `probe demo:NAME`; NAME is the first word that is no option's."""
+    place = 0
+    while place < len(words) and words[place].startswith("-"):
+        place += 1 if "=" in words[place] else 2
+    if place >= len(words):
+        return words
+    return [*words[:place], f"demo:{words[place].removeprefix('demo:')}", *words[place + 1 :]]
 
 
 def _of_probe(words: list[str]) -> RunTarget | None:

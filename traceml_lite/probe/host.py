@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import re
 import resource
 import sys
 import time
@@ -30,6 +31,8 @@ PACKAGES = (
 )
 
 _T = TypeVar("_T")
+# Names of options and settings whose values are nobody else's business.
+_SECRET = re.compile(r"(?i)(^|[-_.])(api[-_]?key|key|token|secret|password|passwd|credentials?)$")
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 # Only the first line, the total, is needed; the parser leaves out the line that this cuts off.
@@ -132,11 +135,25 @@ def read_environment(torch_module: ModuleType | None = None) -> Environment:
         shm_bytes=_or_none(lambda: _capacity(os.statvfs("/dev/shm"))),
         open_files_limit=_or_none(lambda: resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
         torch_threads=_or_none(torch.get_num_threads) if torch is not None else None,
-        command=tuple(sys.orig_argv),
+        command=without_secrets(sys.orig_argv),
         pid=os.getpid(),
         started_unix_ns=time.time_ns(),
         started_ns=time.perf_counter_ns(),
     )
+
+
+def without_secrets(words: Sequence[str]) -> tuple[str, ...]:
+    """A command line whose values of keys, tokens and passwords are starred: traces go into tickets."""
+    shown: list[str] = []
+    hide = False
+    for word in words:
+        name, equals, _ = word.partition("=")
+        secret = _SECRET.search(name) is not None
+        if secret and equals:
+            word = f"{name}=***"
+        shown.append("***" if hide and not word.startswith("-") else word)
+        hide = secret and not equals and word.startswith("-")
+    return tuple(shown)
 
 
 def installed_versions() -> dict[str, str]:

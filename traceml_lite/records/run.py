@@ -100,7 +100,7 @@ HOST_COLUMNS: tuple[Column, ...] = (
     Column("pressure_memory_ns", "i8", "ns", "time some task waited for memory (PSI some)"),
     Column("throttled_periods", "i8", "count", "cgroup periods in which the quota stopped this group"),
     Column("throttled_ns", "i8", "ns", "time the cgroup quota stopped this group"),
-    Column("own_cpu_ns", "i8", "ns", "CPU time of the traced process and its live descendants"),
+    Column("own_cpu_ns", "i8", "ns", "CPU time of the traced process, its workers and its other descendants"),
     Column("shm_used_bytes", "i8", "bytes", "bytes in use in /dev/shm"),
     Column("open_files", "i8", "count", "open descriptors of the traced process"),
 )
@@ -167,6 +167,20 @@ class Environment:
     """Wall clock when the trace began."""
     started_ns: int | None = None
     """The trace's own clock (CLOCK_MONOTONIC) at the same moment."""
+
+    @property
+    def command_line(self) -> tuple[str, ...]:
+        """The command without the interpreter's path, as one would type it."""
+        words = list(self.command)
+        if not words:
+            return ()
+        words[0] = words[0].rpartition("/")[2]
+        if words[0].startswith("python") and len(words) > 1:
+            if words[1:3] == ["-m", "traceml_lite"]:
+                words = ["traceml-lite", *words[3:]]
+            elif words[1].rpartition("/")[2] in ("traceml-lite", "torchrun", "accelerate"):
+                words = [words[1].rpartition("/")[2], *words[2:]]
+        return tuple(words)
 
     @property
     def cpus_usable(self) -> float | None:

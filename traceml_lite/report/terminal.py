@@ -92,7 +92,7 @@ def _what_ran(summary: Summary, width: int) -> list[str]:
     config = subject.config
     lines = [f.shorten(subject.source, width)]
     if env.command:
-        lines += f.labelled("command", f.shorten(shlex.join(env.command), width - 10), width=width)
+        lines += f.labelled("command", f.shorten(shlex.join(env.command_line), width - 10), width=width)
     options = [
         "num_workers not known" if config.num_workers is None else f.count(config.num_workers, "worker"),
         "" if config.prefetch_factor is None else f"prefetch {config.prefetch_factor}",
