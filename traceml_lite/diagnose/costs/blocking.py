@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traceml_lite.diagnose.costs.facts import CostFacts, known
+from traceml_lite.diagnose.costs.facts import MAX_ROWS, CostFacts, known
 
 PAGE_BYTES = 4096
 # The slowest disk worth the name reads a random page in 10 ms; with a queue of four before it, 40 ms.
@@ -117,7 +117,7 @@ def _blocked_tasks(facts: CostFacts) -> float | None:
     if fetches is None:
         return None
     span = float(fetches.end_ns.max() - fetches.start_ns.min())
-    return float(fetches.blocked_ns().sum()) / span if span > 0 else None
+    return facts.sampling * float(fetches.blocked_ns().sum()) / span if span > 0 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,15 +146,21 @@ class Turns:
 
 def turns_of(facts: CostFacts) -> Turns | None:
     """Whether fetches take turns; None without fetches or with fewer than two workers."""
-    fetches, workers = facts.fetches, facts.workers
-    if fetches is None or workers < 2:
+    workers = facts.workers
+    start, end = (known(facts.all_deliveries, name) for name in ("fetch_start_ns", "fetch_end_ns"))
+    if start is None or end is None or workers < 2:
         return None
-    usual = float(np.median(fetches.wall_ns))
-    ends = np.sort(fetches.end_ns)
-    distances = np.diff(ends)
-    span = float(ends[-1] - fetches.start_ns.min())
+    # The very first round is not in turn yet, and neighbours in time are needed: no sample.
+    rows = slice(workers, MAX_ROWS)
+    done = (start[rows] >= 0) & (end[rows] > start[rows])
+    start, end = start[rows][done], end[rows][done]
+    if not len(end):
+        return None
+    walls, ends = end - start, np.sort(end)
+    usual, distances = float(np.median(walls)), np.diff(ends)
+    span = float(ends[-1] - start.min())
     short = float(np.mean(distances < TURN_DISTANCE * usual / workers)) if len(distances) else 1.0
-    busy = float(fetches.wall_ns.sum()) / (workers * span) if span > 0 else 0.0
+    busy = float(walls.sum()) / (workers * span) if span > 0 else 0.0
     return Turns(len(distances), short, _first_ratio(facts, usual), busy)
 
 

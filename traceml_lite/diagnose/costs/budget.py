@@ -46,17 +46,6 @@ class Waits:
     for_fetch_ns: Ints
     """Waiting, of this delivery or another, during which this delivery's fetch was running."""
 
-    def of(self, rows: NDArray[np.bool_]) -> Waits:
-        """The deliveries selected by a mask."""
-        return Waits(
-            self.wait_ns[rows],
-            None if self.step_ns is None else self.step_ns[rows],
-            self.starting_ns[rows],
-            self.fetching_ns[rows],
-            self.handover_ns[rows],
-            self.for_fetch_ns[rows],
-        )
-
 
 def waits_of(loader: LoaderTrace) -> Waits:
     """The split of every delivery's wait. Without fetch times, the whole wait counts as fetching."""
@@ -150,31 +139,33 @@ def covered_before(moments: Ints, starts: Ints, ends: Ints) -> Floats:
     return covered
 
 
-def budget_of(waits: Waits, outside_ns: float, starved_share: float | None) -> Budget:
+def budget_of(
+    waits: Waits, rows: NDArray[np.bool_], outside_ns: float, starved_share: float | None
+) -> Budget:
     """The sums over some deliveries.
 
     Args:
-        waits: Their split waits.
+        waits: The split waits of all deliveries.
+        rows: Mask of those that are summed.
         outside_ns: Time of ``iter()`` and of ``StopIteration`` that belongs to them.
         starved_share: Share of waiting in which the consumer itself had no CPU, where it was measured.
     """
-    whole = np.ones(len(waits.wait_ns), bool) if waits.step_ns is None else waits.step_ns >= 0
     # A delivery whose step is unknown (the last of a broken-off epoch) would count as pure waiting.
-    kept = waits.of(whole)
-    wait = float(kept.wait_ns.sum())
-    step = 0.0 if kept.step_ns is None else float(kept.step_ns.sum())
-    handover = float(kept.handover_ns.sum())
+    kept = rows if waits.step_ns is None else rows & (waits.step_ns >= 0)
+    count = int(kept.sum())
+    wait = float(waits.wait_ns.sum(where=kept))
+    step = 0.0 if waits.step_ns is None else float(waits.step_ns.sum(where=kept))
+    handover = float(waits.handover_ns.sum(where=kept))
     # A blocked thread does not queue for a CPU; it does when the batch has come and it wants to go on.
     starved = min(handover, wait * (starved_share or 0.0))
     handover -= starved
     loop = wait + step + outside_ns
-    excused = min(handover, HANDOVER_FLOOR_NS * len(kept.wait_ns), FLOOR_SHARE_MAX * loop)
     return Budget(
-        start_ns=outside_ns + float(kept.starting_ns.sum()),
-        fetch_ns=float(kept.fetching_ns.sum()),
+        start_ns=outside_ns + float(waits.starting_ns.sum(where=kept)),
+        fetch_ns=float(waits.fetching_ns.sum(where=kept)),
         handover_ns=handover,
         starved_ns=starved,
-        excused_ns=excused,
+        excused_ns=min(handover, HANDOVER_FLOOR_NS * count, FLOOR_SHARE_MAX * loop),
         loop_ns=loop,
     )
 

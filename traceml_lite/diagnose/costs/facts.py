@@ -18,9 +18,9 @@ from traceml_lite.records.run import Environment, LoaderConfig, Table
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-# Sums over an even sample of this many deliveries are within 0.1 % of all of them, and every array of
-# the analysis stays below the size of the trace.
-MAX_ROWS = 1_000_000
+# Shares over a random sample of this many deliveries are within half a percent of those over all. What
+# needs neighbours in time (turns, steps beside fetches) looks at the first so many instead.
+MAX_ROWS = 50_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +160,8 @@ class CostFacts:
     why_no_fetches: str
     steps: Steps
     budget: Budget
+    sampling: float
+    """Judged deliveries for each one kept in ``fetches`` and ``deliveries``; 1 unless there are very many."""
     scope: str
     """Which deliveries are judged: ``"steady"`` or ``"boundary"``."""
     pool_cores: float | None

@@ -60,22 +60,21 @@ def cost_facts(
     """
     table = loader.deliveries
     waits, at_start = waits_of(loader), _at_start(loader)
-    steady = table.take(~at_start)
-    steady_budget = _budget(waits.of(~at_start), steady, 0.0)
-    of_starts = _budget(waits.of(at_start), table.take(at_start), outside_ns(loader))
+    steady_budget = _budget(waits, table, ~at_start, 0.0)
+    of_starts = _budget(waits, table, at_start, outside_ns(loader))
     total_ns = steady_budget.loop_ns + of_starts.loop_ns
     by_shape = shape is not None and shape.key in BOUNDARY_SHAPES and shape.confidence >= SURE_SHAPE
     starts_cost = of_starts.lost_ns / total_ns if total_ns > 0 else 0.0
     slow_starts = steady_budget.lost_share < LOST_SHARE_MIN and starts_cost >= START_SHARE_MIN
-    at_boundary = slow_starts or by_shape or not len(steady)
+    at_boundary = slow_starts or by_shape or at_start.all()
     judged, split = (at_start, of_starts) if at_boundary else (~at_start, steady_budget)
     rows = np.flatnonzero(judged)
     budget = replace(split, loop_ns=total_ns) if at_boundary else split
     return _facts(loader, environment, host, rows, waits.for_fetch_ns, budget, at_boundary)
 
 
-def _budget(waits: Waits, deliveries: Table, outside: float) -> Budget:
-    return budget_of(waits, outside, _sampled_share(deliveries, "wait_run_queue_ns", "wait_ns"))
+def _budget(waits: Waits, table: Table, rows: NDArray[np.bool_], outside: float) -> Budget:
+    return budget_of(waits, rows, outside, _sampled_share(table, "wait_run_queue_ns", "wait_ns", rows))
 
 
 def _facts(
@@ -88,12 +87,13 @@ def _facts(
     at_boundary: bool,
 ) -> CostFacts:
     """The facts of the deliveries ``rows``."""
-    if len(rows) > MAX_ROWS:
+    count, cores_runnable = len(rows), pool_cores_of(loader.deliveries, rows)
+    if count > MAX_ROWS:
         # A fixed random draw: an even stride would alias with a period.
         rows = np.sort(np.random.default_rng(0).choice(rows, MAX_ROWS, replace=False))
     everything, judged = loader.deliveries, loader.deliveries.take(rows)
     fetches, why = fetches_of(judged, for_fetch_ns[rows])
-    cores, runnable = pool_cores_of(judged)
+    cores, runnable = cores_runnable
     ask, got = known(everything, "ask_ns"), known(everything, "got_ns")
     threads = known(everything, "threads")
     return CostFacts(
@@ -111,6 +111,7 @@ def _facts(
         why_no_fetches=why,
         steps=steps_of(judged, everything),
         budget=budget,
+        sampling=count / max(1, len(rows)),
         scope="boundary" if at_boundary else "steady",
         pool_cores=cores,
         pool_runnable=runnable,
@@ -193,12 +194,16 @@ def steps_of(deliveries: Table, everything: Table) -> Steps:
     )
 
 
-def _sampled_share(deliveries: Table, part: str, whole: str) -> float | None:
+def _sampled_share(
+    deliveries: Table, part: str, whole: str, rows: NDArray[np.bool_] | None = None
+) -> float | None:
     """Sum of ``part`` over sum of ``whole`` where both were read; None when no row has both."""
     parts, wholes = known(deliveries, part), known(deliveries, whole)
     if parts is None or wholes is None:
         return None
     both = (parts >= 0) & (wholes >= 0)
+    if rows is not None:
+        both &= rows
     total = float(wholes[both].sum())
     return float(parts[both].sum()) / total if total > 0 else None
 
@@ -209,6 +214,7 @@ def _slowdown(deliveries: Table) -> float | None:
     start, end = known(deliveries, "fetch_start_ns"), known(deliveries, "fetch_end_ns")
     if got is None or step is None or start is None or end is None:
         return None
+    got, step, start, end = (column[:MAX_ROWS] for column in (got, step, start, end))
     usable, done = (got >= 0) & (step > 0), (start >= 0) & (end > start)
     if not usable.any() or not done.any():
         return None
@@ -221,17 +227,19 @@ def _slowdown(deliveries: Table) -> float | None:
     return float(np.median(busy) / np.median(idle))
 
 
-def pool_cores_of(deliveries: Table) -> tuple[float | None, float | None]:
+def pool_cores_of(table: Table, rows: Ints) -> tuple[float | None, float | None]:
     """CPUs the workers used together, and worker threads that wanted one, on average over the span."""
-    start, end, cpu = (known(deliveries, name) for name in ("fetch_start_ns", "fetch_end_ns", "cpu_ns"))
+    start, end, cpu, queue = (
+        known(table, name) for name in ("fetch_start_ns", "fetch_end_ns", "cpu_ns", "run_queue_ns")
+    )
     if start is None or end is None or cpu is None:
         return None, None
+    start, end, cpu = start[rows], end[rows], cpu[rows]
     ok = (start >= 0) & (end > start) & (cpu >= 0)
     if not ok.any():
         return None, None
     span = float(end[ok].max() - start[ok].min())
     cores = float(cpu[ok].sum()) / span
-    queue = known(deliveries, "run_queue_ns")
     if queue is None:
         return cores, None
-    return cores, cores + float(np.maximum(queue[ok], 0).sum()) / span
+    return cores, cores + float(np.maximum(queue[rows][ok], 0).sum()) / span
