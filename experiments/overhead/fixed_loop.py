@@ -1,0 +1,42 @@
+"""The run measured by `fixed.py`: a short training loop, with the tool on from inside or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import Any
+
+import _harness
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+
+def tool(name: str, folder: str) -> contextlib.AbstractContextManager[Any]:
+    if name == "traceml-lite record()":
+        import traceml_lite
+
+        return traceml_lite.record(f"{folder}/trace")
+    if name == "torch.profiler":
+        return torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
+    return contextlib.nullcontext()
+
+
+def main() -> None:
+    asked = _harness.settings()
+    step: Any = contextlib.nullcontext
+    model = torch.nn.Linear(8, 1)
+    if asked["tool"] == "TraceML":
+        import traceml_ai
+
+        traceml_ai.init(mode="auto")
+        step = lambda: traceml_ai.trace_step(model)  # noqa: E731 - the same name in both cases
+    loader = DataLoader(TensorDataset(torch.zeros(200, 8)), batch_size=1, num_workers=1)
+    with tool(asked["tool"], asked["folder"]):
+        for _ in loader:
+            with step():
+                time.sleep(0.005)
+    _harness.answer({})
+
+
+if __name__ == "__main__":
+    main()
