@@ -4,6 +4,7 @@ from __future__ import annotations
 
 TRAIN = """
 import os
+import random
 import sys
 import time
 
@@ -29,14 +30,15 @@ class Small(Slow):
 
 def main():
     mode = os.environ.get("TRAIN_MODE", "plain")
-    generator = torch.Generator()
+    order = None
     if mode == "unseeded":
-        generator.seed()
+        order = list(range(64))
+        random.SystemRandom().shuffle(order)
     check = DataLoader(Small(8, 0.0), 4)
     for batch in check:
         break
     train = DataLoader(
-        Slow(64, 0.002), 4, shuffle=True, num_workers=2, prefetch_factor=3, generator=generator
+        Slow(64, 0.002), 4, shuffle=order is None, sampler=order, num_workers=2, prefetch_factor=3
     )
     step = 0
     for epoch in range(1000):

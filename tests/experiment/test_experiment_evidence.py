@@ -115,6 +115,15 @@ def test_other_ranks_the_second_time_are_not_the_samples():
     assert answer_control("repeat", [], rounds(first, second), None).key == "other_ranks"
 
 
+def test_the_jitter_of_a_busy_host_is_not_taken_for_slow_samples():
+    rng = np.random.default_rng(1)
+    first, second = (10 + np.where(rng.random(70) < 0.1, 30.0, 0.0) for _ in range(2))
+    first[[9, 50]] = second[[9, 50]] = 400.0
+    answer = answer_control("repeat", [], rounds(first, second), None)
+    assert answer.key == "same_ranks"
+    assert answer.numbers["slow_both"] == answer.numbers["slow_first"] == 2
+
+
 def test_a_faster_second_round_is_memory():
     answer = answer_control("repeat", [], rounds(np.full(60, 30.0), np.full(60, 10.0)), None)
     assert answer.key == "faster"

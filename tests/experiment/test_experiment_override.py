@@ -58,6 +58,43 @@ def test_every_number_of_workers_sees_the_same_batches_in_the_same_order(workers
     assert session.loaders[0].options["num_workers"] == workers
 
 
+class DrawsWhenIterated(torch.utils.data.Sampler):
+    """As torchdata's: a generator of its own, drawn from by iter(), which workers make happen twice."""
+
+    def __init__(self, n):
+        self.n, self.generator = n, torch.Generator()
+
+    def __len__(self):
+        return self.n
+
+    def __iter__(self):
+        return iter(torch.randperm(self.n, generator=self.generator).tolist())
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("persistent", [False, True])
+def test_a_sampler_that_draws_when_iterated_gives_every_arm_the_same_order(workers, persistent):
+    def loader():
+        return DataLoader(Numbers(), 4, sampler=DrawsWhenIterated(40))
+
+    options = {"num_workers": workers, "persistent_workers": persistent}
+    _, got = drive(loader, Overrides(options=options, loader=0, deliveries=25))
+    _, alone = drive(loader, Overrides(options={"num_workers": 0}, loader=0, deliveries=25))
+    assert got == alone
+    assert got[:10] != got[10:20]
+
+
+def test_a_generator_of_the_scripts_own_gives_every_arm_the_same_order():
+    def loader():
+        generator = torch.Generator()
+        generator.seed()
+        return DataLoader(Numbers(), 4, shuffle=True, generator=generator)
+
+    _, two = drive(loader, Overrides(options={"num_workers": 2}, loader=0, deliveries=15))
+    _, none = drive(loader, Overrides(options={"num_workers": 0}, loader=0, deliveries=15))
+    assert two == none
+
+
 def test_another_seed_gives_another_order():
     _, one = drive(make, Overrides(loader=0, deliveries=5, seed=1))
     _, other = drive(make, Overrides(loader=0, deliveries=5, seed=2))

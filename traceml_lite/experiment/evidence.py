@@ -25,8 +25,9 @@ SHORT_DELIVERIES = 16
 FALLEN_AWAY = 0.5
 # A second round this much faster speaks for a cache; two rounds on one host differ by some 10 %.
 WARM_RATIO = 0.8
-# A batch is slow from this multiple of the median fetch on; below, jitter makes it.
-SLOW_FACTOR = 3.0
+# A batch is slow from this multiple of the median fetch on, and from half of the smallest of those that make
+# up half of all time beyond the median; below, jitter makes it.
+SLOW_FACTOR, SLOW_MASS = 3.0, 0.5
 # Below this gain the step is the limit: a ceiling is a best case.
 CEILING_GAIN = 1.05
 # Zeros that leave this share of the waiting: the host's; less than the second: the data set's.
@@ -314,7 +315,14 @@ def _two_rounds(one: MeasuredPass) -> tuple[NDArray[np.float64], NDArray[np.floa
 
 
 def _slow(length: NDArray[np.float64]) -> NDArray[np.bool_]:
-    return length > SLOW_FACTOR * np.median(length)
+    """The batches that make most of what goes beyond the median: a busy host's jitter is none of them."""
+    median = float(np.median(length))
+    excess = np.sort(np.maximum(length - median, 0.0))[::-1]
+    if excess[0] == 0.0:
+        return np.zeros(len(length), dtype=bool)
+    smallest = excess[int(np.searchsorted(np.cumsum(excess), SLOW_MASS * excess.sum()))]
+    slow: NDArray[np.bool_] = length > max(SLOW_FACTOR * median, median + smallest / 2)
+    return slow
 
 
 def _boundary_s(passes: Passes) -> float | None:

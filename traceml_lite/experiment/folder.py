@@ -111,7 +111,7 @@ class SweepFolder:
         return dict(json.loads(place.read_text(encoding="utf-8"))) if place.is_file() else None
 
     def indices(self, one: PlannedPass) -> NDArray[np.uint64] | None:
-        """The index stream of a pass: rows of (iterator, samples so far, hash so far); None without one."""
+        """The index stream of a pass: rows of (epoch, samples so far, hash so far); None without one."""
         place = self.pass_folder(one.number, one.arm) / INDICES
         return np.load(place) if place.is_file() else None
 

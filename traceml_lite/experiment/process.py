@@ -23,6 +23,8 @@ POLL_S = 0.1
 EXIT_GRACE_S = 10.0
 # For the stack that a hung child is asked for to reach its stderr.
 STACK_GRACE_S = 0.5
+# multiprocessing's resource tracker and forkserver end when their pipe closes.
+LEFT_GRACE_S = 1.0
 # A killed process is gone within milliseconds, unless it hangs in the kernel (a dead network file system).
 GONE_WITHIN_S = 5.0
 
@@ -80,7 +82,7 @@ def run_child(
                     child.wait(POLL_S)
                 now_s = (time.perf_counter_ns() - started_ns) / 1e9
                 if child.returncode is not None:
-                    left = kill_session(child.pid)
+                    left = _after(child.pid)
                     return ChildEnd(started_ns, now_s, child.returncode, False, left)
                 if tick is not None:
                     tick(child.pid, now_s)
@@ -98,6 +100,14 @@ def run_child(
         except BaseException:
             _end(child)
             raise
+
+
+def _after(session: int) -> int:
+    """End what an ended child left behind; helpers that notice its end by themselves get a moment for it."""
+    deadline_s = time.monotonic() + LEFT_GRACE_S
+    while session_members(session) and time.monotonic() < deadline_s:
+        time.sleep(0.02)
+    return kill_session(session)
 
 
 def _end(child: subprocess.Popen[bytes]) -> int:

@@ -1,7 +1,7 @@
 """Did two passes see the same samples in the same order? From the running hashes of their index streams.
 
 Pure. A pass dispatches a little more than it delivers, and arms differ in how much, so streams are compared
-up to the largest number of samples that both noted, per iterator.
+up to the largest number of samples that both noted, per epoch.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class StreamCheck:
     same: bool | None
     """None when fewer than two passes have a stream that can be compared."""
     samples: int
-    """Samples up to which they were compared, over all iterators."""
+    """Samples up to which they were compared, over all epochs."""
     hashes: Mapping[int, str]
     """Pass number to the hash at that point: equal where the stream was the same."""
     differing: tuple[int, ...] = ()
@@ -33,8 +33,8 @@ def check_streams(streams: Mapping[int, Stream], *, until: Mapping[int, int] | N
     """Compare the streams of passes.
 
     Args:
-        streams: Pass number to its rows of (iterator, samples so far, hash so far).
-        until: Pass number to the number of batches of an iterator after which its order is its own by
+        streams: Pass number to its rows of (epoch, samples so far, hash so far).
+        until: Pass number to the number of batches of an epoch after which its order is its own by
             design (a control that repeats); later rows are left out.
 
     Returns:
@@ -50,20 +50,20 @@ def check_streams(streams: Mapping[int, Stream], *, until: Mapping[int, int] | N
     differing = [number for number in numbers[1:] if _agree(first, points[number]) is False]
     common = _common(list(points.values()))
     hashes = {number: _hex({key: points[number][key] for key in common}) for number in numbers}
-    # A hash at a point stands for all before it, so the last point of each iterator counts the samples.
+    # A hash at a point stands for all before it, so the last point of each epoch counts the samples.
     last: dict[int, int] = {}
-    for iterator, samples in common:
-        last[iterator] = max(last.get(iterator, 0), samples)
+    for epoch, samples in common:
+        last[epoch] = max(last.get(epoch, 0), samples)
     return StreamCheck(not differing, sum(last.values()), hashes, tuple(differing))
 
 
 def _points(rows: Stream, until: int | None) -> dict[tuple[int, int], int]:
     points: dict[tuple[int, int], int] = {}
     batches: dict[int, int] = {}
-    for iterator, samples, digest in rows.tolist():
-        batches[iterator] = batches.get(iterator, 0) + 1
-        if until is None or batches[iterator] <= until:
-            points[iterator, samples] = digest
+    for epoch, samples, digest in rows.tolist():
+        batches[epoch] = batches.get(epoch, 0) + 1
+        if until is None or batches[epoch] <= until:
+            points[epoch, samples] = digest
     return points
 
 
@@ -77,8 +77,8 @@ def _common(points: Sequence[Mapping[tuple[int, int], int]]) -> list[tuple[int, 
     for one in points[1:]:
         keys &= set(one)
     last: dict[int, int] = {}
-    for iterator, samples in keys:
-        last[iterator] = max(last.get(iterator, 0), samples)
+    for epoch, samples in keys:
+        last[epoch] = max(last.get(epoch, 0), samples)
     return sorted(last.items())
 
 

@@ -154,12 +154,9 @@ class Session:
         seen = self._of_loader.get(loader)
         if seen is None:
             return None
-        if self.chosen(seen):
-            torch.manual_seed(self.overrides.seed + seen.iterators)
         seen.iterators += 1
-        stream = self.streams.setdefault(seen.number, IndexStream())
-        stream.begin()
-        return _Follower(self, seen, stream)
+        generators = _generators(loader) if self.chosen(seen) else []
+        return _Follower(self, seen, self.streams.setdefault(seen.number, IndexStream()), generators)
 
     def may_ask(self, seen: LoaderSeen) -> None:
         """Raise :class:`PassEnd` when this pass has what it wanted."""
@@ -215,17 +212,22 @@ class IndexStream:
     """
 
     def __init__(self) -> None:
-        self.iterator = -1
+        self.epoch = -1
         self.rows: list[tuple[int, int, int]] = []
-        """(iterator, samples so far, first 8 bytes of the hash), one per dispatched batch."""
+        """(epoch, samples so far in it, first 8 bytes of the hash), one per dispatched batch."""
         self.unreadable: str | None = None
         """Why the indices could not be compared, e.g. the type of an index that has no stable text."""
         self._hash = hashlib.blake2b(digest_size=8)
         self._samples = 0
 
+    @property
+    def samples(self) -> int:
+        """Samples of the epoch so far."""
+        return self._samples
+
     def begin(self) -> None:
-        """Another iterator begins."""
-        self.iterator += 1
+        """Another epoch begins."""
+        self.epoch += 1
         self._hash = hashlib.blake2b(digest_size=8)
         self._samples = 0
 
@@ -242,20 +244,48 @@ class IndexStream:
         self._samples += len(samples)
         self._hash.update(text.encode() + b";")
         digest = int.from_bytes(self._hash.digest(), "little")
-        self.rows.append((self.iterator, self._samples, digest))
+        self.rows.append((self.epoch, self._samples, digest))
 
 
 class _Follower:
-    """Follows one iterator; implements what the hooks call."""
+    """Follows one iterator; implements what the hooks call.
 
-    __slots__ = ("_kept", "_repeat_after", "_seen", "_session", "_stream")
+    The order must be the same for every number of workers, and what a sampler draws its seed from is not:
+    torch's own draws at its first index, torchdata's when it is iterated, which workers make happen twice. So
+    torch's seed and those of the samplers' own generators are set before each of these moments, to a value
+    that the epoch decides.
+    """
 
-    def __init__(self, session: Session, seen: LoaderSeen, stream: IndexStream) -> None:
+    __slots__ = ("_begun", "_generators", "_kept", "_repeat_after", "_seen", "_session", "_stream")
+
+    def __init__(
+        self, session: Session, seen: LoaderSeen, stream: IndexStream, generators: list[torch.Generator]
+    ) -> None:
         self._session, self._seen, self._stream = session, seen, stream
-        self._repeat_after = session.overrides.repeat_after if session.chosen(seen) else None
+        self._generators = generators
+        self._repeat_after: int | None = None
         self._kept: list[Any] = []
+        self._begun = False
+
+    def begin(self, first: bool) -> None:
+        if not (first and self._begun):
+            self._stream.begin()
+            self._kept = []
+            chosen = self._session.chosen(self._seen)
+            self._repeat_after = self._session.overrides.repeat_after if chosen else None
+        self._begun = True
+        self._seed(0)
+
+    def _seed(self, moment: int) -> None:
+        if self._session.chosen(self._seen):
+            seed = self._session.overrides.seed + 2 * self._stream.epoch + moment
+            torch.manual_seed(seed)
+            for generator in self._generators:
+                generator.manual_seed(seed)
 
     def index(self, draw: Callable[[], Any], restart: Callable[[], None]) -> Any:
+        if not self._stream.samples:
+            self._seed(1)
         index = self._again() if self._second_round() else self._draw(draw, restart)
         if self._repeat_after is not None:
             self._kept.append(index)
@@ -357,6 +387,21 @@ def _override_construction(kind: Any, session: Session) -> passes.Undo:
         kind.__init__ = original
 
     return undo
+
+
+def _generators(loader: Any) -> list[torch.Generator]:
+    """What the loader and its samplers draw from, as far as they have a generator of their own."""
+    found: list[torch.Generator] = []
+    places = [loader]
+    # A batch sampler over a sampler over another one; the bound is against a sampler that contains itself.
+    for _ in range(4):
+        for place in places:
+            generator = getattr(place, "generator", None)
+            if isinstance(generator, torch.Generator) and all(generator is not one for one in found):
+                found.append(generator)
+        inner = [getattr(place, name, None) for place in places for name in ("batch_sampler", "sampler")]
+        places = [place for place in inner if place is not None]
+    return found
 
 
 def has_accelerator() -> bool:

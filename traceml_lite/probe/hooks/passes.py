@@ -25,6 +25,9 @@ _STATE = "_traceml_lite_pass"
 class IteratorWatch(Protocol):
     """What is told about one iterator of a watched loader."""
 
+    def begin(self, first: bool) -> None:
+        """An epoch begins, just before its sampler is asked for an iterator; ``first`` of this iterator."""
+
     def index(self, draw: Callable[[], Any], restart: Callable[[], None]) -> Any:
         """The next index to dispatch; ``draw`` takes it from the sampler, ``restart`` begins it again."""
 
@@ -45,7 +48,7 @@ def watch_iterators(watch: Callable[[Any], IteratorWatch | None]) -> Undo:
         A function that puts torch's own methods back.
     """
     base = torch_dataloader._BaseDataLoaderIter
-    make, next_index = base.__init__, base._next_index
+    make, next_index, reset = base.__init__, base._next_index, base._reset
     owner = os.getpid()
 
     def __init__(self: Any, loader: Any) -> None:
@@ -53,11 +56,18 @@ def watch_iterators(watch: Callable[[Any], IteratorWatch | None]) -> Undo:
             follower = watch(loader)
             if follower is not None:
                 self.__dict__[_STATE] = follower
+                follower.begin(first=True)
         make(self, loader)
         if _STATE in self.__dict__:
             # After ``make``: the probe has put its class there, and a pass that ends must not be recorded by
             # it as an error of the loader. So the question whether it ends is asked outside of it.
             self.__class__ = _counting(self.__class__)
+
+    def _reset(self: Any, loader: Any, first_iter: bool = False, *args: Any, **kwargs: Any) -> None:
+        follower = self.__dict__.get(_STATE)
+        if follower is not None:
+            follower.begin(first=first_iter)
+        reset(self, loader, first_iter, *args, **kwargs)
 
     def _next_index(self: Any) -> Any:
         follower = self.__dict__.get(_STATE)
@@ -69,10 +79,10 @@ def watch_iterators(watch: Callable[[Any], IteratorWatch | None]) -> Undo:
 
         return follower.index(lambda: next_index(self), restart)
 
-    base.__init__, base._next_index = __init__, _next_index
+    base.__init__, base._next_index, base._reset = __init__, _next_index, _reset
 
     def undo() -> None:
-        base.__init__, base._next_index = make, next_index
+        base.__init__, base._next_index, base._reset = make, next_index, reset
 
     return undo
 
