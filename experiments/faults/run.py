@@ -51,6 +51,8 @@ def judged(right: tuple[str, ...], verdict: Verdict) -> str | None:
 def others(run: Run) -> float | None:
     """CPUs that other processes used during the run; None when that was not measured."""
     table = run.main.deliveries
+    if not len(table):
+        raise SystemExit(f"{run.source}: nothing was recorded")
     return host_facts(run.host, int(table["ask_ns"][0]), int(table["got_ns"][-1]), 0.0).other_cores
 
 

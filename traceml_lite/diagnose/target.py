@@ -38,7 +38,7 @@ class RunTarget:
         """A sweep of this target with these options, as one would type it."""
         words = [PROGRAM, "sweep", *(["-m"] if self.module else []), self.target, *options]
         for setting in self.settings:
-            words += ["-s", setting]
+            words += ["-a", setting]
         if self.consumer is not None:
             words += ["--consumer", self.consumer]
         return _typed(words, self.script_arguments)

@@ -70,7 +70,7 @@ def cost_facts(
     judged, split = (at_start, of_starts) if at_boundary else (~at_start, steady_budget)
     rows = np.flatnonzero(judged)
     budget = replace(split, loop_ns=total_ns) if at_boundary else split
-    return _facts(loader, environment, host, rows, waits.for_fetch_ns, budget, at_boundary)
+    return _facts(loader, environment, host, rows, waits.for_fetch_ns, budget, bool(at_boundary))
 
 
 def _budget(waits: Waits, table: Table, rows: NDArray[np.bool_], outside: float) -> Budget:

@@ -47,6 +47,10 @@ MIN_EXPLAINED = 0.4
 # Closer than this the order of two causes is the host's mood: a repeat of the same run on a shared host
 # moved these shares by a tenth.
 MIN_RATIO = 1.2
+# Limits that somebody set. Their own counters and masks prove them, and lifting one wins its share back at no
+# cost, so they are named from a share at which other causes have to be the largest.
+SETTINGS = frozenset({"quota", "affinity"})
+SETTING_MIN = 0.3
 # Evidence of these kinds has look-alikes that no counter separates; the page of each names them.
 CEILING = {"remote": 0.8, "lock": 0.9, "neighbours": 0.85, "memory": 0.75, "affinity": 0.9, "shm": 0.8}
 # A handover takes three hops (feeder thread, consumer, resource sharer), and behind another process each may
@@ -152,6 +156,13 @@ def _of_the_loader(facts: CostFacts, evidence: dict[str, Evidence]) -> Verdict:
     best = supported[0] if supported else None
     if unexplained > (best.score if best else 0.0) and unexplained >= MIN_EXPLAINED:
         return _blocked_for_no_known_reason(facts, evidence)
+    setting = next((item for item in supported if item.key in SETTINGS), None)
+    if setting is not None and setting.score >= SETTING_MIN:
+        return Verdict(
+            setting.key,
+            _confidence(setting.key, max(setting.score, MIN_EXPLAINED), 0.0),
+            statement_of(setting.key, facts),
+        )
     if best is None or best.score < MIN_EXPLAINED:
         return _no_single_cause(facts, ranked)
     if best.key == "delivery" and _host_may_delay(facts):
