@@ -1,0 +1,104 @@
+"""sweep, compare and investigate at the command line: what is refused before anything is started."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from traceml_lite._errors import ComparisonError, TraceFormatError, TracemlLiteError, UsageError
+from traceml_lite.cli._experiment import parse_duration_s
+from traceml_lite.cli.compare import command as compare
+from traceml_lite.cli.investigate import command as investigate
+from traceml_lite.cli.sweep import command as sweep
+
+
+def refused(command, *words: str) -> TracemlLiteError:
+    """The error that the command line's boundary would turn into an exit code."""
+    result = CliRunner().invoke(command, list(words))
+    assert isinstance(result.exception, TracemlLiteError), result.output
+    return result.exception
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("t.py", "-s", "num_worker=1,2"), "Did you mean num_workers"),
+        (("t.py", "-s", "num_workers"), "expected NAME=VALUE"),
+        (("t.py", "-s", "num_workers=1,2", "--control", "staggered"), "Controls are:"),
+        (("t.py", "-s", "num_workers=1,2", "-a", "x=1"), "is a script, which takes no -a"),
+        (("t.py", "-s", "num_workers=1,2", "-c", "none"), "is a script"),
+        (("demo:cpu", "-s", "num_workers=1,2", "--", "--lr", "1"), "takes no arguments after --"),
+        (("demo:cpu", "-s", "num_workers=1,2", "--budget", "soon"), "expected a time above zero"),
+        (("demo:cpu", "-a", "cpu_ms"), "expected NAME=VALUE"),
+    ],
+)
+def test_a_sweep_that_cannot_be_meant_is_refused_at_once(words, says):
+    error = refused(sweep, *words)
+    assert isinstance(error, UsageError)
+    assert says in str(error)
+
+
+def test_every_control_stands_in_the_help_with_its_reason():
+    text = CliRunner().invoke(sweep, ["--help"], terminal_width=88).output
+    for name in ("in_order", "stagger", "ceiling", "repeat", "trivial", "threads", "persistent", "pin"):
+        assert f"  {name}" in text
+
+
+def test_an_investigation_chooses_its_own_settings():
+    assert CliRunner().invoke(investigate, ["t.py", "-s", "num_workers=1"]).exit_code == 2
+
+
+def test_what_is_neither_trace_nor_sweep_is_not_compared(tmp_path: Path):
+    other = tmp_path / "other"
+    other.mkdir()
+    assert isinstance(refused(compare, str(tmp_path), str(other)), TraceFormatError)
+
+
+def test_a_place_is_not_compared_with_itself(tmp_path: Path):
+    assert isinstance(refused(compare, str(tmp_path), str(tmp_path / ".")), UsageError)
+
+
+def record_two(tmp_path: Path, sizes: tuple[int, int]) -> list[str]:
+    import torch
+    from torch.utils.data import DataLoader, TensorDataset
+
+    from traceml_lite.probe import record
+
+    places = []
+    for number, size in enumerate(sizes):
+        place = tmp_path / f"trace-{number}"
+        with record(place):
+            for _ in DataLoader(TensorDataset(torch.zeros(size, 2)), 2):
+                pass
+        places.append(str(place))
+    return places
+
+
+def test_two_traces_of_one_setting_are_compared(tmp_path: Path):
+    result = CliRunner().invoke(compare, record_two(tmp_path, (60, 60)))
+    assert result.exit_code == 0, result.output
+    assert "mean wait" in result.output
+    assert "CPU a batch" in result.output
+
+
+def test_traces_of_other_data_are_refused_and_then_named_where_it_is_allowed(tmp_path: Path):
+    places = record_two(tmp_path, (60, 80))
+    assert isinstance(refused(compare, *places), ComparisonError)
+    allowed = CliRunner().invoke(compare, [*places, "--allow-different"])
+    assert allowed.exit_code == 0
+    assert "differ" in allowed.output
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90", 90), ("90s", 90), ("10m", 600), ("1.5h", 5400), ("500ms", 0.5), (None, None)]
+)
+def test_times_are_read_with_their_units(text, seconds):
+    assert parse_duration_s(text, "--budget") == seconds
+
+
+@pytest.mark.parametrize("text", ["", "0s", "-3s", "3 weeks", "m"])
+def test_a_time_that_is_none_is_refused(text):
+    with pytest.raises(UsageError, match="--budget"):
+        parse_duration_s(text, "--budget")
