@@ -16,6 +16,7 @@ import os
 import random
 import re
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -528,6 +529,64 @@ def _warm_random(obs: Observer) -> None:
 
 
 scenario("draws_in_the_training_loop", _warm_random)
+
+
+def _many_workers(obs: Observer) -> None:
+    loader = DataLoader(forms.Map(40), batch_size=1, num_workers=32)
+    epochs(obs, loader, 1, order=lambda i, _: i)
+
+
+scenario("map-32w", _many_workers)
+
+
+def _many_epochs(workers: int) -> Callable[[Observer], None]:
+    def run(obs: Observer) -> None:
+        loader = DataLoader(
+            forms.Map(4), batch_size=2, shuffle=True, num_workers=workers, persistent_workers=workers > 0
+        )
+        epochs(obs, loader, 60)
+
+    return run
+
+
+scenario("many_epochs-0w", _many_epochs(0))
+scenario("many_epochs-1w-persistent", _many_epochs(1))
+
+
+def _loop_raises(obs: Observer) -> None:
+    try:
+        for step, data in enumerate(DataLoader(forms.Map(), batch_size=3, num_workers=2)):
+            obs.batch(data, rank=step)
+            if step == 2:
+                raise ZeroDivisionError("in the training step")
+    except ZeroDivisionError as error:
+        obs.error(error)
+        # The traceback holds the frame, the frame the iterator, as with any loop.
+        error.__traceback__ = None
+    gc.collect()
+    obs.notes["children after"] = len(psutil.Process().children())
+
+
+scenario("the_training_step_raises", _loop_raises)
+
+
+def _in_threads(obs: Observer) -> None:
+    found: dict[str, list[Any]] = {}
+
+    def consume(dataset: Any) -> None:
+        found[type(dataset).__name__] = list(DataLoader(dataset, batch_size=3, num_workers=1))
+
+    # One after the other, so that the draws from the global generator come in a fixed order.
+    for dataset in (forms.Map(), forms.OtherMap()):
+        thread = threading.Thread(target=consume, args=(dataset,))
+        thread.start()
+        thread.join()
+    for label, batches in found.items():
+        for rank, data in enumerate(batches):
+            obs.batch(data, label, 0, rank)
+
+
+scenario("consumed_in_threads", _in_threads)
 
 if __name__ == "__main__":
     sys.stdout.write("\n".join(SCENARIOS) + "\n")
