@@ -18,7 +18,7 @@ from scipy import fft, special
 # Up to this many deliveries the hypergeometric tail is summed exactly; above, the binomial bounds it.
 EXACT_TAIL_SIZE = 20_000
 # Every period is folded below this length; above, only those that stand out in the autocorrelation.
-DIRECT_SCAN_SIZE = 8192
+DIRECT_SCAN_SIZE = 2048
 SCAN_CANDIDATES = 32
 # A period must be seen three times to be one.
 MIN_CYCLES = 3
@@ -121,7 +121,7 @@ def _log_choose(n: int, k: NDArray[np.int64]) -> NDArray[np.float64]:
     return result
 
 
-def _log_likelihood(hits: NDArray[np.float64], places: NDArray[np.float64]) -> NDArray[np.float64]:
+def _log_likelihood(hits: NDArray[np.int64], places: NDArray[np.int64]) -> NDArray[np.float64]:
     misses = places - hits
     result: NDArray[np.float64] = np.asarray(
         special.xlogy(hits, hits) + special.xlogy(misses, misses) - special.xlogy(places, places),
@@ -170,13 +170,22 @@ def fit_period(
     if count == 0 or count == total:
         return PeriodFit(period, 0, 1.0 / period, count / max(total, 1), 0.0, 1.0, 1.0, tried, count, total)
     starts = _restarts(restarts)
-    since = events - starts[np.searchsorted(starts, events, side="right") - 1] if starts.size > 1 else events
     return fit_phases(
-        np.bincount(since % period, minlength=period),
+        np.bincount(_since_restart(events, starts) % period, minlength=period),
         _phase_places(period, np.diff(np.append(starts, total))),
         period,
         tried,
     )
+
+
+def phase_ratios(hits: NDArray[np.int64], places: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Log likelihood ratio of each phase against one rate for all; 0 for a phase below its share."""
+    count, total = int(hits.sum()), int(places.sum())
+    apart = _log_likelihood(hits, places) + _log_likelihood(count - hits, total - places)
+    ratios: NDArray[np.float64] = apart - _log_likelihood(np.asarray(count), np.asarray(total))
+    # A phase that events avoid is a good split too, but no cadence.
+    ratios[hits * total <= places * count] = 0.0
+    return ratios
 
 
 def fit_phases(
@@ -187,16 +196,10 @@ def fit_phases(
     ``events_by_phase`` and ``places_by_phase`` have one entry per phase. Any grouping of places will do,
     e.g. one phase per worker.
     """
-    hits, places = events_by_phase.astype(np.float64), places_by_phase.astype(np.float64)
+    hits, places = np.asarray(events_by_phase), np.asarray(places_by_phase)
     count, total = int(hits.sum()), int(places.sum())
-    apart = (
-        _log_likelihood(hits, places)
-        + _log_likelihood(count - hits, total - places)
-        - _log_likelihood(np.asarray(float(count)), np.asarray(float(total)))
-    )
-    # A phase that events avoid is a good split too, but no cadence.
-    apart[hits * total <= places * count] = 0.0
-    phase = int(np.argmax(apart))
+    ratios = phase_ratios(hits, places)
+    phase = int(np.argmax(ratios))
     chance = 0.0
     for size, same in zip(*np.unique(places, return_counts=True), strict=True):
         chance += int(same) * tail_probability(int(hits[phase]), int(size), count, total)
@@ -206,13 +209,17 @@ def fit_phases(
         phase=phase,
         on_phase=float(hits[phase] / count) if count else 0.0,
         recall=float(hits[phase] / places[phase]) if places[phase] else 0.0,
-        log_ratio=float(apart[phase]),
+        log_ratio=float(ratios[phase]),
         p_value=chance,
         p_corrected=min(1.0, chance * tried),
         tried=tried,
         events=count,
         places=total,
     )
+
+
+def _since_restart(events: NDArray[np.int64], starts: NDArray[np.int64]) -> NDArray[np.int64]:
+    return events - starts[np.searchsorted(starts, events, side="right") - 1] if starts.size > 1 else events
 
 
 def pair_counts(mask: NDArray[np.bool_], max_lag: int) -> NDArray[np.float64]:
@@ -264,13 +271,20 @@ def scan_periods(
     longest = limit if longest is None else min(longest, limit)
     if events.size < MIN_CYCLES or longest < 2:
         return None
-    tried = longest - 1
-    best: PeriodFit | None = None
+    if events.size == total:
+        return None
+    starts = _restarts(restarts)
+    since, lengths = _since_restart(events, starts), np.diff(np.append(starts, total))
+    best, best_ratio = 2, -1.0
     for period in _candidates(events, total, longest):
-        fit = fit_period(events, total, int(period), restarts, tried)
-        if best is None or fit.log_ratio > best.log_ratio + 1e-9:
-            best = fit
-    return best
+        ratio = float(
+            phase_ratios(
+                np.bincount(since % period, minlength=period), _phase_places(int(period), lengths)
+            ).max()
+        )
+        if ratio > best_ratio + 1e-9:
+            best, best_ratio = int(period), ratio
+    return fit_period(events, total, best, restarts, tried=longest - 1)
 
 
 def recurrence(events: NDArray[np.int64], total: int, period: int) -> float:

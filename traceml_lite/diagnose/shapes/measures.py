@@ -15,7 +15,7 @@ from traceml_lite.diagnose.shapes.features import Features, Int, Mask
 from traceml_lite.diagnose.shapes.patterns import Pattern, fetch_pattern, wait_pattern
 from traceml_lite.stats.cadence import recurrence, tail_probability
 from traceml_lite.stats.drift import block_medians, change_point, trend
-from traceml_lite.stats.tails import STALL_FLOOR_STEPS, WAIT_FLOOR_NS
+from traceml_lite.stats.tails import STALL_FLOOR_STEPS, WAIT_FLOOR_NS, top_share
 
 # Short series are taken value by value, until there are this many blocks of a round.
 MIN_POINTS_PER_SERIES = 32
@@ -77,8 +77,9 @@ class Measures:
     """Longest run of deliveries nobody waited for, over what the queue can hold (``fill``)."""
     start_steps: float
     """That waiting in steps."""
-    start_excess: float
-    """The longest of these waits over what one usual fetch would explain (a pool in step waits once)."""
+    making_share: float
+    """Waiting of the first round that its own fetches do not explain (making the workers), as a share of the
+    run's time; nan without fetch times."""
     epoch_share: float
     """Share of all waiting behind the first round of the run that stands at the starts of later epochs."""
     epoch_wait_steps: float
@@ -89,6 +90,8 @@ class Measures:
     """Lower decile of the steady waits, in steps."""
     wait_ratio: float
     """Upper over lower decile of the steady waits."""
+    top_tenth: float
+    """Share of the steady waiting in its longest tenth of waits: 0.1 when all are alike."""
     waited: Mask
     """Steady deliveries whose wait was more than the price of a queue get."""
     waited_share: float
@@ -205,19 +208,20 @@ def measure(features: Features) -> Measures:
     floor = max(WAIT_FLOOR_NS, STALL_FLOOR_STEPS * step if step > 0 else 0.0)
     waited = steady & (waits > floor)
 
-    load = float("nan")
-    usual = step * size if step > 0 else float("nan")
+    load = making_share = float("nan")
+    total = features.total_ns
     if fetch is not None and features.fetches is not None:
         own = features.fetches.ns
         base = own[~fetch.mask] if not fetch.mask.all() else own
         usual = float(np.median(base))
         load = usual / (size * step) if step > 0 else float("inf")
+        longest = float(own[features.fetches.delivery < features.first_round].max(initial=0))
+        unexplained = max(0.0, float(waits[: features.first_round].sum()) - longest)
+        making_share = unexplained / total if total > 0 else 0.0
 
     later = features.in_epoch >= features.fill
     enough = np.count_nonzero(later) >= max(4, n // 5)
     head = min(features.fill, n)
-    total = features.total_ns
-    start_excess = float(waits[:head].max()) / usual if usual > 0 else float("inf")
 
     epoch_share = epoch_wait = epoch_time = 0.0
     starts = features.epoch_starts[1:]
@@ -257,12 +261,13 @@ def measure(features: Features) -> Measures:
         pace_load=(total / n) / step if step > 0 else float("inf"),
         longest_calm=_longest_calm(waits > floor, features) / features.fill,
         start_steps=float(waits[:head].sum()) / step if step > 0 else float("inf"),
-        start_excess=start_excess,
+        making_share=making_share,
         epoch_share=epoch_share,
         epoch_wait_steps=epoch_wait,
         epoch_time_share=epoch_time,
         low_wait_steps=float(low) / step if step > 0 else float("inf"),
         wait_ratio=float(high) / max(float(low), 1.0),
+        top_tenth=top_share(waits[steady], 0.1),
         waited=waited,
         waited_share=share,
         recurrence=again,

@@ -12,13 +12,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceml_lite.diagnose.shapes.features import Features, Fetches, Int, Mask
-from traceml_lite.stats.cadence import ClockFit, PeriodFit, fit_clock, fit_period, fit_phases, scan_periods
+from traceml_lite.stats.cadence import (
+    ClockFit,
+    PeriodFit,
+    fit_clock,
+    fit_period,
+    fit_phases,
+    phase_ratios,
+    scan_periods,
+)
 from traceml_lite.stats.tails import Modes, split_modes
 
 # Two modes of fetch times: one mode cut in two has a separation below 3.5, on 16 draws below 5.
 SLOW_SEPARATION = 5.0
 # A fetch that takes less than twice as long is not called slow.
 SLOW_RATIO = 2.0
+# Longest period in turns that is tried.
+MAX_TURNS = 128
 # When more than this share would be slow, that is the usual and the rest is quick: the last fetches of a
 # pool that shares its CPUs, cached batches. One of two workers, or every other batch, is a half.
 SLOW_SHARE = 0.6
@@ -65,7 +75,8 @@ class Pattern:
     groups: int
     """Groups of slow fetches that end together (of stalls: their number)."""
     together: float
-    """Share of slow fetches that end together with one of another worker, in [0, 1]; nan for stalls."""
+    """Share of slow fetches that end together with one of another worker, beyond what chance brings about:
+    1 all of them, 0 as many as at random. nan for stalls."""
 
     @property
     def share(self) -> float:
@@ -106,7 +117,7 @@ def _groups(fetches: Fetches, events: Int, usual_ns: float) -> tuple[Int, float]
 
     Returns:
         The time of each group, ascending, and the share of slow fetches that ended with one of another
-        worker, in [0, 1].
+        worker, less what chance would bring about, in [0, 1].
     """
     order = events[np.argsort(fetches.end_ns[events], kind="stable")]
     end, start, worker = fetches.end_ns[order], fetches.start_ns[order], fetches.worker[order]
@@ -116,7 +127,10 @@ def _groups(fetches: Fetches, events: Int, usual_ns: float) -> tuple[Int, float]
     sizes = np.diff(np.append(heads, end.size))
     first, last = end[heads], end[np.append(heads[1:], end.size) - 1]
     over = (first + np.maximum(last - int(usual_ns), first - int(usual_ns))) // 2
-    return over.astype(np.int64), float(sizes[sizes > 1].sum() / end.size)
+    found = float(sizes[sizes > 1].sum() / end.size)
+    span = max(1.0, float(fetches.end_ns.max() - fetches.start_ns.min()))
+    chance = 1.0 - float(np.exp(-2.0 * TOGETHER_FETCHES * usual_ns * end.size / span))
+    return over.astype(np.int64), max(0.0, (found - chance) / max(1.0 - chance, 1e-9))
 
 
 def _by_turn(events: Int, fetches: Fetches, workers: int) -> PeriodFit | None:
@@ -126,19 +140,23 @@ def _by_turn(events: Int, fetches: Fetches, workers: int) -> PeriodFit | None:
     rounds = int(fetches.turn.max()) + 1
     places = np.bincount(fetches.turn, minlength=rounds)
     hits = np.bincount(fetches.turn[events], minlength=rounds)
-    longest = min(rounds // 2, 512)
-    best: PeriodFit | None = None
+    longest = min(rounds // 2, MAX_TURNS)
+    best, best_ratio = 0, -1.0
+    phases = np.arange(rounds)
     for period in range(2, longest + 1):
-        phase = np.arange(rounds) % period
-        fit = fit_phases(
-            np.bincount(phase, weights=hits, minlength=period).astype(np.int64),
-            np.bincount(phase, weights=places, minlength=period).astype(np.int64),
-            period,
-            longest - 1,
-        )
-        if best is None or fit.log_ratio > best.log_ratio + 1e-9:
-            best = fit
-    return best
+        ratio = float(phase_ratios(*_folded(hits, places, phases % period, period)).max())
+        if ratio > best_ratio + 1e-9:
+            best, best_ratio = period, ratio
+    if not best:
+        return None
+    return fit_phases(*_folded(hits, places, phases % best, best), best, longest - 1)
+
+
+def _folded(hits: Int, places: Int, phase: Int, period: int) -> tuple[Int, Int]:
+    return (
+        np.bincount(phase, weights=hits, minlength=period).astype(np.int64),
+        np.bincount(phase, weights=places, minlength=period).astype(np.int64),
+    )
 
 
 def fetch_pattern(features: Features) -> Pattern | None:

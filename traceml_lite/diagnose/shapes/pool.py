@@ -12,7 +12,7 @@ import math
 import numpy as np
 
 from traceml_lite.diagnose.shapes.measures import Measures
-from traceml_lite.diagnose.shapes.patterns import Pattern
+from traceml_lite.diagnose.shapes.patterns import SLOW_SHARE, Pattern
 from traceml_lite.diagnose.shapes.scoring import above, below, either, evidence, unlikely
 from traceml_lite.diagnose.shapes.steady import unrest
 from traceml_lite.diagnose.words import digits, percent
@@ -33,6 +33,9 @@ ROUND_LEVEL = 0.01
 # Cadence by stalls alone: share of stalls on the phase and of the phase's places that stall.
 ON_PHASE = 0.55
 RECALL = 0.6
+# A cadence beyond doubt may be a partial one: prefetch hides some of its stalls.
+PARTIAL_RECALL = 0.35
+BEYOND_DOUBT = 1e-4
 # In a saturated ordered pool a waited batch is followed by another one round later: measured 0.42 to 0.99
 # over all spreads of fetch time, against the rate of waits where they fall at random.
 RECURRENCE_LIFT = 1.25
@@ -60,7 +63,8 @@ def cadence_score(fit: PeriodFit | None, level: float = 0.01) -> float:
     """How clearly stalls recur at one period: significance and effect."""
     if fit is None or fit.events < 2:
         return 0.0
-    effect = above(fit.on_phase, ON_PHASE, 1.25) * above(fit.recall, RECALL, 1.25)
+    recall = PARTIAL_RECALL if fit.p_corrected < BEYOND_DOUBT else RECALL
+    effect = above(fit.on_phase, ON_PHASE, 1.25) * above(fit.recall, recall, 1.25)
     return unlikely(fit.p_corrected, level) * effect
 
 
@@ -75,6 +79,11 @@ def _recurrence_score(seen: Measures, level: float) -> float:
     )
 
 
+def pinned_score(seen: Measures, level: float = ROUND_LEVEL) -> float:
+    """How clearly a stall is followed by another one round later."""
+    return either(cadence_score(seen.wait.by_count, level), _recurrence_score(seen, 0.3 * level))
+
+
 def _overload(seen: Measures) -> float:
     """How clearly first wait, pace and runs of ready batches agree on one load above 1.
 
@@ -85,12 +94,20 @@ def _overload(seen: Measures) -> float:
     first, pace = seen.first_load, seen.pace_load
     if not (first > 0 and 0 < pace < math.inf):
         return 0.0
+    scanned, other_period = seen.wait.scanned, 0.0
+    if scanned is not None and scanned.period % seen.features.round:
+        other_period = cadence_score(scanned)
+    pinned = 1.0
+    if not math.isnan(seen.recurrence) and seen.waited_share > 0 and seen.features.in_order is not False:
+        pinned = above(seen.recurrence / seen.waited_share, 1.08, 1.1)
     return (
         above(first, OVERLOAD, 1.2)
         * above(pace, OVERLOAD, 1.15)
         * below(max(first / pace, pace / first), AGREEMENT, 1.4)
         * below(seen.longest_calm, LONGEST_CALM, 1.3)
         * above(seen.waited.sum(), 3.5, 1.4)
+        * pinned
+        * (1.0 - other_period)
     )
 
 
@@ -103,9 +120,7 @@ def round_score(seen: Measures, level: float = ROUND_LEVEL) -> float:
     if seen.features.in_order is False or workers == 2:
         # Whoever is ready first is taken: with a busy pool every other batch at least is waited for.
         busy = above(seen.waited_share, 0.55, 1.2) * (1.0 if seen.features.in_order is False else 0.5)
-    return either(
-        cadence_score(seen.wait.by_count, level), _recurrence_score(seen, 0.3 * level), busy, _overload(seen)
-    )
+    return either(pinned_score(seen, level), busy, _overload(seen))
 
 
 def _off_phase(seen: Measures) -> float:
@@ -139,6 +154,14 @@ def _structured(pattern: Pattern | None) -> float:
     return above(pattern.ratio, 2.5, 1.3) * above(pattern.share, 0.01, 2.0)
 
 
+def _two_kinds(pattern: Pattern | None) -> float:
+    """Doubt in fetches of similar length: most of them are long, a good part is far shorter."""
+    modes = pattern.modes if pattern is not None else None
+    if modes is None or not modes.two or modes.high_share <= SLOW_SHARE:
+        return 0.0
+    return 0.5 * above(1.0 - modes.high_share, 0.15, 1.3)
+
+
 def saturated_pool(seen: Measures) -> Evidence:
     """All workers equally busy and still too slow: W batches come at once, then nothing for a while."""
     features = seen.features
@@ -154,7 +177,11 @@ def saturated_pool(seen: Measures) -> Evidence:
         spread = seen.spread
         alike = 1.0 - worker_contrast(seen)
         score = (
-            unrest(seen) * above(seen.load, SATURATED_LOAD, 1.15) * alike * (1.0 - _structured(seen.fetch))
+            unrest(seen)
+            * above(seen.load, SATURATED_LOAD, 1.15)
+            * alike
+            * (1.0 - _structured(seen.fetch))
+            * (1.0 - _two_kinds(seen.fetch))
         )
         load = f"a usual fetch takes {digits(seen.load)} times what {workers} workers have for it"
         supports, contradicts = ([load], []) if seen.load > SATURATED_LOAD else ([], [load])

@@ -11,7 +11,13 @@ import math
 
 from traceml_lite.diagnose.shapes.measures import Measures
 from traceml_lite.diagnose.shapes.patterns import SLOW_SHARE, Pattern
-from traceml_lite.diagnose.shapes.pool import cadence_score, explained, round_score, worker_contrast
+from traceml_lite.diagnose.shapes.pool import (
+    cadence_score,
+    explained,
+    pinned_score,
+    round_score,
+    worker_contrast,
+)
 from traceml_lite.diagnose.shapes.scoring import above, below, either, evidence, unlikely
 from traceml_lite.diagnose.shapes.steady import unrest
 from traceml_lite.diagnose.words import counted, digits, duration, percent
@@ -49,7 +55,11 @@ def data_score(seen: Measures, level: float = PERIOD_LEVEL) -> float:
     fit = pattern.scanned
     if fit is None:
         return 0.0
-    rivals = max(explained(pattern.by_turn), explained(pattern.by_worker), PAUSE_EXPLAINS * _held_up(seen))
+    rivals = max(
+        explained(pattern.by_turn),
+        explained(pattern.by_worker),
+        PAUSE_EXPLAINS * either(_held_up(seen), _even(pattern)),
+    )
     here = explained(fit)
     # A period of the worker count is one worker as well as the data; a worker is the commoner cause.
     ahead = below(rivals, max(here, 1e-9) * 0.98, 1.05) if rivals > 0 else 1.0
@@ -66,6 +76,8 @@ def _wait_period(seen: Measures, level: float = PERIOD_LEVEL) -> float:
     if fit is None:
         return 0.0
     score = cadence_score(fit, level)
+    if explained(fit) < PAUSE_EXPLAINS:
+        score *= 1.0 - _even(seen.wait)
     return score * 0.3 if fit.period == workers else score
 
 
@@ -83,6 +95,12 @@ def turn_score(seen: Measures, level: float = PERIOD_LEVEL) -> float:
         * above(fit.recall, FETCH_RECALL, 1.2)
         * above(here, max(rival, 1e-9), 1.05)
     )
+
+
+def _even(pattern: Pattern) -> float:
+    """How clearly the slow ones are even in seconds, far beyond chance."""
+    fit = pattern.clock
+    return 0.0 if fit is None else unlikely(fit.p_value, 0.003) * below(fit.deviation, 0.05, 1.4)
 
 
 def _held_up(seen: Measures) -> float:
@@ -106,6 +124,9 @@ def clock_score(seen: Measures, level: float = CLOCK_LEVEL) -> float:
         score = regular * either(shared * unlikely(fit.p_value, CLOCK_LEVEL_TOGETHER), alone)
     else:
         score = regular * unlikely(fit.p_value, level)
+        if pattern.source == "wait":
+            # A pool in step is as regular in seconds as its fetches are alike.
+            score *= 1.0 - max(pinned_score(seen), round_score(seen))
     # What is exact in batches or turns is regular in seconds only because the steps are.
     exact = max(data_score(seen), turn_score(seen))
     return score * (1.0 - exact)
@@ -230,6 +251,11 @@ def clock_period(seen: Measures) -> Evidence:
     )
 
 
+def _shown(count: int) -> float:
+    """How far so few slow ones can show that they are irregular."""
+    return 1.0 - 0.45 * 0.7 ** max(0, count - 1)
+
+
 def slow_sample(seen: Measures) -> Evidence:
     """A few fetches far above the rest, at no regular distance; what is behind them waits."""
     features = seen.features
@@ -243,6 +269,7 @@ def slow_sample(seen: Measures) -> Evidence:
     numbers = _pattern_numbers(pattern) | {"heavy_time": seen.heavy_time, "load": seen.load}
     if seen.fetch is None:
         rare = below(seen.wait.share, 0.45, 1.15) * above(seen.wait.events.size, 0.7, 1.5)
+        rare *= _shown(pattern.events.size)
         score = unrest(seen) * rare * (1.0 - max(regular, round_score(seen, DOUBT_LEVEL)))
         text = f"{counted(pattern.events.size, 'stall')} in {features.n} deliveries, at no regular distance"
         return evidence(
@@ -253,11 +280,10 @@ def slow_sample(seen: Measures) -> Evidence:
             contradicts=[text] if score <= 0.5 else (),
             missing=[f"fetch times ({features.fetch_missing})"],
         )
-    apart = (
-        above(pattern.ratio, 2.5, 1.3) * below(pattern.share, SLOW_SHARE + 0.05, 1.05)
-        if pattern.events.size
-        else 0.0
-    )
+    apart = 0.0
+    if pattern.events.size:
+        apart = above(pattern.ratio, 2.5, 1.3) * below(pattern.share, SLOW_SHARE + 0.05, 1.05)
+        apart *= _shown(pattern.events.size) * (1.0 - _held_up(seen))
     broad = above(seen.heavy_time, HEAVY_TIME, 1.2) * below(seen.load, LIGHT_LOAD, 1.15)
     score = unrest(seen) * either(apart, broad) * (1.0 - regular)
     if pattern.events.size:

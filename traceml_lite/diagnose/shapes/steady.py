@@ -19,14 +19,13 @@ IDLE_SHARE = 0.02
 PLACED_SHARE = 0.002
 # ... noticed: so many steps long.
 PLACED_STEPS = 3.0
-# What one usual fetch does not explain: the first wait of a healthy pool is one fetch, the slowest of its
-# first round perhaps twice that.
-START_EXCESS = 3.0
 # A start that costs only the making of workers is part of every run; it is the shape of a run when it takes
 # this share of it.
 WORKER_START_SHARE = 0.15
 # Upper over lower decile of the waits of a uniform loader.
 UNIFORM_RATIO = 3.0
+# Share of the waiting in its longest tenth: a quarter within the ratio above, a third with one maker.
+UNIFORM_TOP_TENTH = 0.4
 # Lower decile of its waits, in steps: everybody waits.
 UNIFORM_LOW_STEPS = 0.05
 # Share of the waiting that must stand at epoch starts.
@@ -72,17 +71,15 @@ def _start_score(seen: Measures) -> float:
         unusual = either(above(seen.first_load, 1.15, 1.2), 0.9 if inner else 0.0)
         others = above((features.n - features.fill) / features.fill, 1.0, 1.5)
         return calm * felt * above(seen.start_share, 0.01, 1.4) * unusual * others
-    head = slow.events.size > 0 and bool((slow.events < seen.features.fill).all())
-    if head:
+    if (
+        slow.events.size
+        and slow.events[-1] < seen.features.fill
+        and slow.mask[: slow.events[-1] + 1].mean() > 0.6
+    ):
         # The slow ones are the first of the run and there are others to compare them with.
         others = seen.features.n - seen.features.fill
         return felt * calm * above(others, 2.5, 2.0) * above(slow.ratio, 2.0, 1.5)
-    return (
-        calm
-        * above(seen.start_share, WORKER_START_SHARE, 1.4)
-        * above(seen.start_excess, START_EXCESS, 1.4)
-        * (1.0 if slow.events.size == 0 else 0.7)
-    )
+    return calm * above(seen.making_share, WORKER_START_SHARE, 1.4)
 
 
 def none(seen: Measures) -> Evidence:
@@ -122,7 +119,7 @@ def start_up(seen: Measures) -> Evidence:
         {
             "start_wait_share": seen.start_share,
             "late_wait_share": late,
-            "start_wait_over_fetch": seen.start_excess,
+            "making_workers_share": seen.making_share,
             "fill_deliveries": float(features.fill),
         },
         supports=[text for text, holds in ((first, score > 0.5), (after, calm)) if holds],
@@ -140,8 +137,13 @@ def uniform(seen: Measures) -> Evidence:
     if seen.features.workers in (0, 1) and not slow_ones:
         # With one maker of batches there is nobody to be out of step with: waits vary as fetches do.
         alone = below(seen.wait_ratio, 3 * UNIFORM_RATIO, 1.4) * above(seen.waited_share, 0.9, 1.1)
-    score = unrest(seen) * everybody * either(alike, alone)
-    numbers = {"wait_q90_over_q10": seen.wait_ratio, "wait_q10_steps": seen.low_wait_steps}
+    even = below(seen.top_tenth, UNIFORM_TOP_TENTH, 1.2)
+    score = unrest(seen) * everybody * either(alike, alone) * even
+    numbers = {
+        "wait_q90_over_q10": seen.wait_ratio,
+        "wait_q10_steps": seen.low_wait_steps,
+        "top_tenth_share": seen.top_tenth,
+    }
     ratio = f"nine in ten waits lie within a factor of {digits(seen.wait_ratio)}"
     low = f"a tenth of the waits is below {digits(seen.low_wait_steps)} steps"
     return evidence(

@@ -33,11 +33,17 @@ SHAPES: Mapping[str, Callable[[Measures], Evidence]] = MappingProxyType(
 # A special shape explains all that a general one explains, and why: the general one gives way to it.
 GIVES_WAY: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        "saturated_pool": ("uniform", "drift", "start_up", "epoch_boundary", "shard_starvation"),
+        "saturated_pool": (
+            "uniform",
+            "drift",
+            "start_up",
+            "epoch_boundary",
+            "shard_starvation",
+        ),
         "slow_sample": ("start_up", "drift", "epoch_boundary", "slow_worker"),
         "data_period": ("start_up", "epoch_boundary", "drift"),
         "clock_period": ("start_up", "epoch_boundary", "drift"),
-        "uniform": ("drift", "shard_starvation"),
+        "uniform": ("drift", "shard_starvation", "data_period"),
         "start_up": ("epoch_boundary",),
     }
 )
