@@ -22,7 +22,7 @@ SCRIPT = (PYTHON, PROGRAM, "run", "-o", "out", "train.py", "--lr", "0.1")
 def proposed(
     shape: Verdict, cost: Verdict, command: tuple[str, ...] = PROBE, **more: Any
 ) -> Experiment | None:
-    given = {"fetches_seen": True, "delivery_s": 0.02} | more
+    given = {"fetches_seen": True, "delivery_s": 0.02, "deliveries": 240} | more
     return next_experiment(
         shape,
         cost,
@@ -97,6 +97,22 @@ def test_an_undecided_shape_comes_first() -> None:
     assert "--deliveries 200" in found.command
 
 
+def test_a_shape_without_candidates_asks_for_a_longer_run_only_where_the_run_was_short() -> None:
+    nameless = Verdict("inconclusive", 0.0, "")
+    short = proposed(nameless, sure("cpu"), deliveries=20)
+    assert short is not None
+    assert "--deliveries 200" in short.command
+    long = proposed(nameless, sure("cpu"), deliveries=2000)
+    assert long is not None
+    assert "num_workers=0,4" in long.command
+
+
+def test_a_slow_consumer_is_settled_by_the_ceiling_whatever_the_shape() -> None:
+    found = proposed(Verdict("inconclusive", 0.1, ""), sure("consumer"))
+    assert found is not None
+    assert "--control ceiling" in found.command
+
+
 def test_remote_or_lock_is_settled_by_the_number_of_workers() -> None:
     found = proposed(sure("uniform"), Verdict("inconclusive", 0.5, "", ("remote", "lock")))
     assert found is not None
@@ -120,7 +136,7 @@ def test_without_a_target_the_page_is_named_as_it_runs_anywhere() -> None:
     found = proposed(sure("uniform"), sure("lock", 0.8), ())
     assert found is not None
     assert found.command == "traceml-lite explain lock"
-    assert proposed(Verdict("inconclusive", 0, ""), sure("cpu"), ()) is None
+    assert proposed(Verdict("inconclusive", 0, ""), sure("cpu"), (), deliveries=20) is None
 
 
 def test_the_duration_follows_the_pace_of_the_run() -> None:

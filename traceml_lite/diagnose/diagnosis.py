@@ -44,6 +44,7 @@ def diagnose(run: Run, *, loader: LoaderTrace | None = None, stall_ns: int | Non
             environment=run.environment,
             delivery_s=_seconds_per_delivery(chosen),
             fetches_seen="fetch_end_ns" in chosen.deliveries,
+            deliveries=len(chosen.deliveries),
         ),
         deliveries=_steady_deliveries(chosen),
         loader=chosen.name,

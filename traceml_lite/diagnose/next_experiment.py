@@ -17,6 +17,8 @@ from traceml_lite.records.run import Environment, LoaderConfig
 PASS_START_S = 4.0
 # Deliveries of a pass of a sweep, as the sweep takes them by itself.
 SWEEP_DELIVERIES = 64
+# A verdict this sure is worth its experiment before the open question beside it.
+SURE = 0.8
 # Workers start in phase, so a control of ordered delivery needs this many before it says anything.
 LONG_DELIVERIES, LONG_DELIVERIES_PER_WORKER = 200, 50
 
@@ -59,6 +61,7 @@ def next_experiment(
     environment: Environment,
     delivery_s: float | None,
     fetches_seen: bool,
+    deliveries: int,
 ) -> Experiment | None:
     """The cheapest next step.
 
@@ -69,24 +72,26 @@ def next_experiment(
         environment: Host and software; its command names the target.
         delivery_s: Time of the loop per delivery in this run, seconds; None if unknown.
         fetches_seen: Whether the trace has the workers' fetches.
+        deliveries: How many this run had.
     """
     setting = Setting(target_of(environment.command), config, delivery_s, environment.cpus_usable)
-    key = _open_question(shape, cost, fetches_seen)
+    key = _open_question(shape, cost, fetches_seen, deliveries)
     if setting.target is None:
         return _without_target(key)
     return _PROPOSALS[key](setting, setting.target) if key in _PROPOSALS else _explain(key)
 
 
-def _open_question(shape: Verdict, cost: Verdict, fetches_seen: bool) -> str:
+def _open_question(shape: Verdict, cost: Verdict, fetches_seen: bool, deliveries: int) -> str:
     """The key whose experiment is worth most."""
     if not fetches_seen and cost.key != "consumer":
         return "record"
     if cost.key in _OF_THE_HOST:
         # Every pattern in time is in doubt while the host itself is in the way.
         return cost.key
-    if shape.key == "none" and cost.key in ("consumer", "step_starved", "neighbours"):
+    if cost.key in ("consumer", "step_starved") and (shape.key == "none" or cost.confidence >= SURE):
+        # Where the loop does not wait, the pattern of its waits settles nothing.
         return cost.key
-    if shape.key == "inconclusive":
+    if shape.key == "inconclusive" and (shape.candidates or deliveries < LONG_DELIVERIES):
         return _PAIRS.get(
             frozenset(shape.candidates[:2]), shape.candidates[0] if shape.candidates else "longer"
         )
@@ -94,7 +99,11 @@ def _open_question(shape: Verdict, cost: Verdict, fetches_seen: bool) -> str:
         candidates = frozenset(cost.candidates[:2])
         return _PAIRS.get(candidates, cost.candidates[0] if cost.candidates else "longer")
     # The shape's experiments take a loop that waits for granted; without waits only the cost is open.
-    return cost.key if shape.key == "none" or cost.confidence <= shape.confidence else shape.key
+    return (
+        cost.key
+        if shape.key in ("none", "inconclusive") or cost.confidence <= shape.confidence
+        else shape.key
+    )
 
 
 _OF_THE_HOST = frozenset({"neighbours", "quota", "affinity"})
@@ -300,6 +309,14 @@ def _storage(s: Setting, t: RunTarget) -> Experiment:
     )  # fmt: skip
 
 
+def _remote(s: Setting, t: RunTarget) -> Experiment:
+    return _sweep(
+        s, t, ("--control", "repeat"), 2, "The second time the client may have the files in its cache.",
+        ("fast the second time", "the way to the files is the cost: copy them to a local disk"),
+        ("as slow the second time", "nothing is cached: more workers, or larger and fewer requests"),
+    )  # fmt: skip
+
+
 def _lock(s: Setting, t: RunTarget) -> Experiment:
     return _sweep(
         s, t, _workers(1, max(4, s.workers)), 4, "A lock makes workers useless, a sleep does not.",
@@ -360,7 +377,7 @@ _PROPOSALS: dict[str, Proposal] = {
     "affinity": _doctor,
     "quota": _doctor,
     "storage": _storage,
-    "remote": _storage,
+    "remote": _remote,
     "lock": _lock,
     "pin": _pin,
     "start": _start,

@@ -195,7 +195,7 @@ def _pool_use(facts: CostFacts) -> tuple[str, ...]:
     if cores is None or cpus is None or facts.workers < 1:
         return ()
     who = "the worker" if facts.workers == 1 else f"{facts.workers} workers together"
-    return (f"{who} used {digits(cores)} of {digits(cpus)} CPUs",)
+    return (f"{who} used {digits(cores)} of {counted(cpus, 'CPU')}",)
 
 
 def _demand(facts: CostFacts) -> tuple[str, ...]:
@@ -203,7 +203,8 @@ def _demand(facts: CostFacts) -> tuple[str, ...]:
     demand, cpus = own_runnable(facts), facts.cpus
     if demand is None or cpus is None:
         return ()
-    return (f"the job had {digits(demand)} threads that wanted a CPU, on average, and {digits(cpus)} CPUs",)
+    has = counted(cpus, "CPU")
+    return (f"the job had {digits(demand)} threads that wanted a CPU, on average, and {has}",)
 
 
 def _short_queue(fetches: Fetches) -> tuple[str, ...]:

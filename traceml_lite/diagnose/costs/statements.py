@@ -132,8 +132,9 @@ def _consumer(facts: CostFacts) -> str:
 
 def _step_starved(facts: CostFacts) -> str:
     return (
-        f"The loader's workers take the step's CPUs: the loop waits only {percent(facts.steps.wait_share)}, "
-        f"but its step has no CPU for {percent(facts.steps.starved_share_or_zero)} of its time."
+        f"The loader's workers take the step's CPUs: the step has none for "
+        f"{percent(facts.steps.starved_share_or_zero)} of its time, while the loop waits for batches "
+        f"{percent(facts.steps.wait_share)} of it."
     )
 
 

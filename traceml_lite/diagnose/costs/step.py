@@ -73,10 +73,10 @@ def _starved_state(starved: Starved, share: float) -> State:
 
 
 def _who(facts: CostFacts) -> str:
-    cpus = "" if facts.cpus is None else f" of {digits(facts.cpus)}"
+    cpus = "CPUs" if facts.cpus is None else f"of {counted(facts.cpus, 'CPU')}"
     return (
-        f"{counted(facts.workers, 'worker')} used {digits(facts.pool_cores or 0.0)} CPUs{cpus}, the loop "
-        f"{digits(consumer_cores(facts))}"
+        f"{counted(facts.workers, 'worker')} used {digits(facts.pool_cores or 0.0)} {cpus}, the loop's "
+        f"thread {digits(consumer_cores(facts))}"
     )
 
 
