@@ -102,6 +102,15 @@ def test_launch_bound_is_never_claimed_from_a_trace_of_the_loader(judge: Judge) 
     assert judge(made()).evidence["launch_bound"].state is State.RULED_OUT
 
 
+def test_small_waits_alone_acquit_the_loader_only_with_a_reservation(judge: Judge) -> None:
+    loader = made(fetch_ms=10, step_ms=50)
+    bare = {name: loader.deliveries[name] for name in ("wait_ns", "step_ns", "delivery", "epoch", "iterator")}
+    table = type(loader.deliveries)(bare)
+    found = judge(type(loader)(loader.name, loader.config, table, loader.fetches))
+    assert (found.key, found.verdict.confidence) == ("consumer", 0.6)
+    assert "was not measured" in found.verdict.statement
+
+
 def test_three_deliveries_are_no_ground_for_a_verdict(judge: Judge) -> None:
     found = judge(made(deliveries=3))
     assert (found.key, found.verdict.confidence) == ("inconclusive", 0.0)

@@ -32,12 +32,9 @@ def _cpu(facts: CostFacts) -> str:
 def _run_queue(facts: CostFacts) -> str:
     fetches = facts.fetches
     busy = 0.0 if fetches is None else fetches.mean_of(fetches.thread_ns)
-    text = (
-        f"A fetch waits for a CPU: it computes for {duration(busy)} and takes {duration(_wall(fetches))}, "
-        f"as {counted(facts.workers, 'worker')}"
-    )
-    if facts.cpus is not None:
-        text += f" and the loop share {counted(facts.cpus, 'CPU')}"
+    text = f"A fetch waits for a CPU: it computes for {duration(busy)} and takes {duration(_wall(fetches))}"
+    if facts.cpus is not None and facts.workers:
+        text += f", as {counted(facts.workers, 'worker')} and the loop share {counted(facts.cpus, 'CPU')}"
     full = facts.cpus is not None and (facts.pool_cores or 0.0) >= FULL_SHARE * facts.cpus
     return text + ("; the CPUs are full, so only cheaper batches or more CPUs give more." if full else ".")
 

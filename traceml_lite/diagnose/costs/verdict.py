@@ -60,6 +60,8 @@ HOP_DELAY_NS = 10_000_000
 UNPICKLING_MIN = 0.3
 # Others that use a quarter of the job's CPUs are met often enough for that.
 BUSY_HOST_SHARE = 0.25
+# A loop that does not wait is mostly its own limit; workers that nobody saw may still starve its step.
+UNSEEN_WORKERS = 0.6
 TOP_CONFIDENCE, LOW_CONFIDENCE = 0.97, 0.6
 
 
@@ -119,7 +121,13 @@ def _of_the_step(facts: CostFacts, starved: Starved | None) -> Verdict:
                 "most of the CPUs; whether its step lacks one was not measured.",
                 ("consumer", "step_starved"),
             )
-        return Verdict("consumer", 0.8, statement_of("consumer", facts))
+        sure = facts.pool_cores is not None or facts.config.num_workers == 0
+        return Verdict(
+            "consumer",
+            0.8 if sure else UNSEEN_WORKERS,
+            statement_of("consumer", facts)
+            + ("" if sure else " Whether the workers take CPUs from that step was not measured."),
+        )
     keys = {"step_starved": starved.own_workers, "neighbours": starved.others}
     top = max(keys, key=lambda key: keys[key])
     if starved.own_workers + starved.others < STARVED_MIN:
