@@ -18,7 +18,9 @@ from traceml_lite.store.layout import (
     DELIVERY_STRUCT,
     FETCH,
     FETCHES,
+    RECORD_SIZE,
     RING_HEADER_SIZE,
+    ring_slots,
 )
 from traceml_lite.store.ring import Ring, RingReader
 
@@ -27,17 +29,18 @@ if TYPE_CHECKING:
     from traceml_lite.probe.session import Session
 
 _now = time.perf_counter_ns
+_pack_delivery = DELIVERY_STRUCT.pack_into
 _thread_cpu = time.thread_time_ns
 _process_cpu = time.process_time_ns
 
 # Rings are emptied into the trace's files once in so many deliveries; a drain costs some 10 us a worker.
 DRAIN_EVERY = 256
 _DELIVERY_RING = 512
-# The consumer's own counters cost 4 us a delivery. They are read around every step while steps are longer
-# than this (4 us of 20 ms is 0.02 %), and for the first of a turn; else on one delivery in SAMPLE_EVERY.
-LONG_STEP_NS = 20_000_000
+# The consumer's own counters cost some 15 us a delivery, more with cold caches. They are read around the first
+# deliveries of a turn and then around one in every 200 ms, which is every one where steps are long.
 FIRST_READ = 32
-SAMPLE_EVERY = 16
+READ_EVERY_NS = 200_000_000
+_NO_TASK = (UNKNOWN_WORKER, MISSING, MISSING)
 # Worker number of the consumer's own ring, to tell it from the ring of fetches with num_workers=0.
 _CONSUMER_RING = UNKNOWN_WORKER
 
@@ -51,13 +54,16 @@ class IteratorRecorder:
         live: False once the iterator or the session has ended; the hooks pass through then.
         last_index: Rank of the last message received, where batches may overtake.
         own: Recorder of the fetches made here, with ``num_workers=0``.
+        given: Tasks given to each worker in this turn.
+        reading: Whether the next ask reads the consumer's counters.
         constructing: True until the first batch that was not asked for by the iterator's own code.
     """
 
     __slots__ = (
-        "_closed_turn", "_delivery", "_drained", "_epoch", "_given", "_last_got_ns", "_readers",
-        "_readings", "_ring", "_sample", "_session", "_step_ns", "constructing", "iterator", "last_index",
-        "live", "loader", "made_ns", "own", "ready_ns", "tasks", "turn", "workers",
+        "_closed_turn", "_delivery", "_drained", "_epoch", "_last_got_ns", "_memory", "_next_sequence",
+        "_read_due_ns", "_readers", "_readings", "_ring", "_sampled", "_session", "constructing", "given",
+        "iterator", "last_index", "live", "loader", "made_ns", "own", "reading", "ready_ns", "tasks", "turn",
+        "workers",
     )  # fmt: skip
 
     def __init__(self, session: Session, iterator: int, loader: int, workers: int, made_ns: int) -> None:
@@ -73,14 +79,15 @@ class IteratorRecorder:
         self.last_index = MISSING
         self.constructing = True
         self.own: FetchRecorder | None = None
-        self._given = [0] * max(workers, 1)
+        self.given = [0] * max(workers, 1)
         self._epoch = MISSING
         self._delivery = 0
         self._closed_turn = False
         self._last_got_ns = 0
-        self._step_ns = LONG_STEP_NS
         self._readings: tuple[int, int, int] | None = None
-        self._sample = True
+        self._read_due_ns = 0
+        self.reading = True
+        self._sampled = True
         self._drained = 0
         self._ring = Ring(
             str(session.live / f"{iterator}.deliveries"),
@@ -88,6 +95,8 @@ class IteratorRecorder:
             iterator=iterator,
             worker=_CONSUMER_RING,
         )
+        self._memory = self._ring.memory
+        self._next_sequence = session.sequence.__next__
         self._readers = [RingReader(self.ring_path(worker)) for worker in range(workers)]
 
     def ring_prefix(self) -> str:
@@ -106,39 +115,26 @@ class IteratorRecorder:
 
     # -- called by the hooks, in the order of an iterator's life ---------------------------------------
 
-    def dispatched(self, rank: int, worker: int) -> None:
-        """The index of batch ``rank`` was put into the queue of ``worker``."""
-        given = self._given
-        self.tasks[rank] = (worker, given[worker], _now())
-        given[worker] += 1
-
     def own_task(self) -> int:
         """With ``num_workers=0``: the batch about to be fetched here is the next one; returns its rank."""
-        rank = self._given[0]
+        rank = self.given[0]
         self.tasks[rank] = (IN_CONSUMER, rank, MISSING)
-        self._given[0] = rank + 1
+        self.given[0] = rank + 1
         return rank
 
-    def asked(self, now: int) -> None:
-        """The consumer asks for a batch: fill in the step of the last one."""
-        number = self._ring.committed
-        if number > 0 and self._last_got_ns:
-            step_ns = now - self._last_got_ns
-            self._step_ns = step_ns
-            before = self._readings
-            place = self._ring.offset(number - 1) + DELIVERY_STEP_OFFSET
-            if before is None:
-                DELIVERY_STEP_STRUCT.pack_into(self._ring.memory, place, step_ns, MISSING, MISSING, MISSING)
-            else:
-                after = self._read()
-                DELIVERY_STEP_STRUCT.pack_into(
-                    self._ring.memory, place, step_ns,
-                    after[0] - before[0], after[1] - before[1], _difference(after[2], before[2]),
-                )  # fmt: skip
-        # Decided once for a wait and the step after it.
-        delivery = self._delivery
-        self._sample = self._step_ns >= LONG_STEP_NS or delivery < FIRST_READ or delivery % SAMPLE_EVERY == 0
-        self._readings = self._read() if self._sample else None
+    def asked(self, now_ns: int) -> None:
+        """Read the consumer's counters at an ask: the end of a step, the beginning of a wait.
+
+        Called only while ``reading``. The step's own length is the next ask minus got, computed when read.
+        """
+        now = self._read()
+        before = self._readings
+        if before is not None:
+            self._fill_step(
+                now_ns - self._last_got_ns,
+                now[0] - before[0], now[1] - before[1], _difference(now[2], before[2]),
+            )  # fmt: skip
+        self._readings = now
 
     def delivered(
         self,
@@ -151,32 +147,40 @@ class IteratorRecorder:
         flags: int,
     ) -> None:
         """The consumer has its batch: write the record."""
-        worker, k, dispatch_ns = self.tasks.pop(rank, (UNKNOWN_WORKER, MISSING, MISSING))
+        worker, k, dispatch_ns = self.tasks.pop(rank, _NO_TASK)
+        delivery = self._delivery
         wait_cpu, wait_run_queue = MISSING, MISSING
-        if self._sample:
+        if self.reading:
             before = self._readings
             now = self._read()
             if before is not None:
                 wait_cpu, wait_run_queue = now[0] - before[0], _difference(now[2], before[2])
-            self._readings = now
-        session = self._session
-        if self._epoch == MISSING:
+            # The step of a sampled delivery is read to its end, at the next ask.
+            self._readings = now if self._sampled else None
+            self._read_due_ns = got_ns + READ_EVERY_NS
+        if not delivery:
             self._begin_epoch(asked_ns)
         ring = self._ring
-        DELIVERY_STRUCT.pack_into(
-            ring.memory, RING_HEADER_SIZE + (ring.committed % _DELIVERY_RING) * 128,
-            self.iterator, self.turn, self._epoch, worker, flags, session.next_sequence(), self._delivery,
+        number = ring.committed
+        _pack_delivery(
+            self._memory, RING_HEADER_SIZE + (number % _DELIVERY_RING) * RECORD_SIZE,
+            self.iterator, self.turn, self._epoch, worker, flags, self._next_sequence(), delivery,
             rank, k, asked_ns, got_ns, dispatch_ns, queue_size, held_back, wait_cpu, wait_run_queue,
             MISSING, MISSING, MISSING, MISSING,
         )  # fmt: skip
-        self._delivery += 1
+        self._delivery = following = delivery + 1
+        sampled = self._sampled
+        self._sampled = got_ns >= self._read_due_ns or following < FIRST_READ
+        self.reading = sampled or self._sampled
         self._last_got_ns = got_ns
         ring.commit(_now() - got_ns + asked_ns - entered_ns)
-        if ring.committed - self._drained >= DRAIN_EVERY or got_ns > session.host_due_ns:
+        if number + 1 - self._drained >= DRAIN_EVERY or got_ns > self._session.host_due_ns:
             self._seldom(got_ns)
 
     def stopped(self, asked_ns: int, stop_ns: int) -> None:
         """``next`` raised StopIteration."""
+        if self._delivery and not self._closed_turn:
+            self._fill_step(asked_ns - self._last_got_ns, MISSING, MISSING, MISSING)
         self._end_turn("epoch_end", {"stop_ns": stop_ns - asked_ns})
 
     def failed(self, error: BaseException, asked_ns: int, rank: int, processes: list[Any]) -> None:
@@ -223,12 +227,14 @@ class IteratorRecorder:
         self.turn += 1
         self.made_ns = _now()
         self.tasks.clear()
-        self._given = [0] * len(self._given)
+        self.given = [0] * len(self.given)
         self._delivery = 0
         self._epoch = MISSING
         self._closed_turn = False
         self._last_got_ns = 0
         self._readings = None
+        self.reading = True
+        self._sampled = True
 
     def broken(self, doing: str, error: Exception) -> None:
         """Something of ours failed: note it and stop recording this iterator; not ours is re-raised."""
@@ -249,6 +255,11 @@ class IteratorRecorder:
         self._session.forget(self)
 
     # -- inside -----------------------------------------------------------------------------------------
+
+    def _fill_step(self, step_ns: int, cpu_ns: int, process_cpu_ns: int, run_queue_ns: int) -> None:
+        """Complete the newest record, which is still in the ring, with the step behind it."""
+        place = self._ring.offset(self._ring.committed - 1) + DELIVERY_STEP_OFFSET
+        DELIVERY_STEP_STRUCT.pack_into(self._memory, place, step_ns, cpu_ns, process_cpu_ns, run_queue_ns)
 
     def _read(self) -> tuple[int, int, int]:
         return _thread_cpu(), _process_cpu(), self._session.run_queue_ns()
@@ -288,10 +299,8 @@ class IteratorRecorder:
         """
         ring = self._ring
         until = ring.committed - 1 if keep_last else ring.committed
-        parts = []
-        for number in range(self._drained, until):
-            offset = ring.offset(number)
-            parts.append(ring.memory[offset : offset + FETCH.itemsize])
+        spans, _ = ring_slots(until, self._drained, _DELIVERY_RING)
+        parts = [self._memory[offset : offset + length] for offset, length in spans]
         self._session.append(DELIVERIES, b"".join(parts))
         self._drained = max(self._drained, until)
         for worker, reader in enumerate(self._readers):

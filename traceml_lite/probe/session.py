@@ -50,7 +50,8 @@ class Session:
         live: Where rings are made.
         rchar: Whether fetches read ``rchar``.
         host_due_ns: When the next row of host facts is due.
-        deliveries: Batches recorded so far.
+        sequence: Numbers the deliveries of this process over all iterators; atomic, as loaders may be
+            consumed in several threads.
     """
 
     def __init__(self, path: Path, *, rchar: bool, limit_bytes: int) -> None:
@@ -64,8 +65,7 @@ class Session:
         self.live = path / LIVE
         self.rchar = rchar
         self.host_due_ns = 0
-        self.deliveries = 0
-        self._sequence = itertools.count()
+        self.sequence = itertools.count()
         self._pid = os.getpid()
         self._id = uuid.uuid4().hex
         self._lock = threading.RLock()
@@ -107,12 +107,6 @@ class Session:
     def here(self) -> bool:
         """Whether this is the traced process and the recording runs: false in its forks."""
         return not self._closed and os.getpid() == self._pid
-
-    def next_sequence(self) -> int:
-        """Number of the next delivery of this process, over all iterators."""
-        number = next(self._sequence)  # atomic: loaders may be consumed in several threads
-        self.deliveries = number + 1
-        return number
 
     def next_epoch(self, loader: int) -> int:
         """Number of the epoch that starts now, over all iterators of this loader."""
@@ -271,7 +265,7 @@ class Session:
             "consumer_ns": float(self._own_ns["consumer"] + sum(self._consumer_own_ns.values())),
             "worker_ns": float(self._own_ns["worker"] + sum(self._worker_own_ns.values())),
             "fixed_cpu_ns": float(self._fixed_cpu_ns),
-            "records": float(self.deliveries),
+            "records": float(next(self.sequence)),
             "dropped": float(self._own_ns["lost"] + sum(self._lost.values())),
         }
         with self.guarded("close the trace"):

@@ -39,7 +39,7 @@ from traceml_lite.store.layout import (
     parse_ring_header,
     ring_slots,
 )
-from traceml_lite.store.thin import kept
+from traceml_lite.store.thin import kept, with_steps
 
 # From major version n to n + 1; none yet. A migration takes and returns (manifest, deliveries, fetches).
 MIGRATIONS: Mapping[int, Callable[..., Any]] = {}
@@ -84,6 +84,7 @@ def load(path: str | os.PathLike[str]) -> Run:
         else:
             rows = np.frombuffer(records + mark, dtype=FETCH)
             fetches = _with_new(fetches, rows, ("iterator", "turn", "worker", "k"))
+    deliveries = with_steps(deliveries)
     sampled, floor_ns, delivered = None, None, len(deliveries)
     sampling = manifest.get("sampling")
     if sampling:

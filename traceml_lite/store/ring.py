@@ -25,6 +25,7 @@ from traceml_lite.store.layout import (
     ring_slots,
 )
 
+_pack_counts = RING_COUNTS.pack_into
 # Bookkeeping takes some 10 us. Where it took longer than this its thread had lost the CPU on the way, which
 # would have happened without it too; it is counted as long as the time before.
 PREEMPTED_NS = 100_000
@@ -76,7 +77,7 @@ class Ring:
         self._usual_ns = own_ns
         self.committed += 1
         self.own_ns += own_ns
-        RING_COUNTS.pack_into(self.memory, RING_COUNTS_OFFSET, self.committed, self.own_ns)
+        _pack_counts(self.memory, RING_COUNTS_OFFSET, self.committed, self.own_ns)
 
     def say_absent(self, bits: int, error: int) -> None:
         """Note in the header which counters could not be read, and the errno of the last failure."""

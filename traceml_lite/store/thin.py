@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from traceml_lite.records.run import MISSING
 from traceml_lite.store.layout import DELIVERIES, DELIVERY, FETCH, FETCHES
 
 # Records read at a time: 64 Ki x 128 bytes = 8 MiB.
@@ -27,6 +28,25 @@ def kept(deliveries: NDArray[Any], stride: int, floor_ns: int) -> NDArray[np.boo
     waits = deliveries["got_ns"] - deliveries["ask_ns"]
     chosen: NDArray[np.bool_] = (deliveries["sequence"] % stride == 0) | (waits >= floor_ns)
     return chosen
+
+
+def with_steps(deliveries: NDArray[Any]) -> NDArray[Any]:
+    """The records with ``step_ns`` filled in: from a delivery to the next ask of the same turn.
+
+    The probe writes the step itself only where it read the counters around it, and at the end of an epoch.
+    """
+    if not len(deliveries) or not (deliveries["step_ns"] == MISSING).any():
+        return deliveries
+    turn = (deliveries["iterator"].astype(np.int64) << 32) | deliveries["turn"]
+    number = deliveries["delivery"].astype(np.int64)
+    in_order = bool(((turn[1:] > turn[:-1]) | ((turn[1:] == turn[:-1]) & (number[1:] > number[:-1]))).all())
+    order = np.arange(len(turn)) if in_order else np.lexsort((number, turn))
+    one, other = order[:-1], order[1:]
+    follows = (turn[one] == turn[other]) & (number[one] + 1 == number[other])
+    fill = follows & (deliveries["step_ns"][one] == MISSING)
+    filled: NDArray[Any] = deliveries.copy()
+    filled["step_ns"][one[fill]] = deliveries["ask_ns"][other[fill]] - deliveries["got_ns"][one[fill]]
+    return filled
 
 
 def thin_files(path: Path, stride: int, target: int) -> Mapping[str, int]:
@@ -57,7 +77,8 @@ def thin_files(path: Path, stride: int, target: int) -> Mapping[str, int]:
     count = 0
     with open(path / ".thin.deliveries", "wb") as out:
         for chunk in _chunks(path / DELIVERIES, DELIVERY):
-            chosen = chunk[kept(chunk, stride, floor_ns)]
+            # A step is known from the next delivery, which may not stay. By chunk: the last of each has none.
+            chosen = with_steps(chunk)[kept(chunk, stride, floor_ns)]
             keys.append(_key(chosen))
             count += len(chosen)
             out.write(chosen.tobytes())

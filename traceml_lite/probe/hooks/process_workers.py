@@ -6,6 +6,7 @@ timed from outside only.
 
 from __future__ import annotations
 
+import enum
 import sys
 import time
 from typing import Any
@@ -46,6 +47,15 @@ def unverified(cls: type[Any]) -> str | None:
     return None
 
 
+class _Fetching(enum.Enum):
+    """How the batches of a class of iterators come about."""
+
+    IN_ORDER = "by workers, delivered in order"
+    OVERTAKING = "by workers, delivered as they come"
+    IN_CONSUMER = "in the consumer"
+    UNSEEN = "in a way that is not known here"
+
+
 _traced: dict[tuple[type[Any], bool], type[Any] | str] = {}
 _outside: dict[type[Any], type[Any]] = {}
 
@@ -63,14 +73,13 @@ def _make_traced(cls: type[Any], unordered: bool) -> type[Any] | str:
         return reason
     if not hasattr(cls, "_try_put_index"):
         return _subclass(cls, _consumer_members(cls))
-    return _subclass(cls, _worker_members(cls, unordered))
+    return _subclass(cls, _worker_members(cls, _Fetching.OVERTAKING if unordered else _Fetching.IN_ORDER))
 
 
 def outside_class(cls: type[Any]) -> type[Any]:
     """The subclass that only times ``next``."""
     if cls not in _outside:
-        members = _members(cls, lambda self, recorder: None, lambda self: (MISSING, MISSING), _rank_unknown)
-        _outside[cls] = _subclass(cls, members)
+        _outside[cls] = _subclass(cls, _members(cls, _Fetching.UNSEEN))
     return _outside[cls]
 
 
@@ -90,34 +99,32 @@ def _subclass(cls: type[Any], members: dict[str, Any]) -> type[Any]:
     )
 
 
-def _rank_unknown(self: Any, recorder: IteratorRecorder, task: Any) -> int:
-    return MISSING
-
-
-def _members(cls: type[Any], begin: Any, queues: Any, rank_of: Any) -> dict[str, Any]:
+def _members(cls: type[Any], fetching: _Fetching) -> dict[str, Any]:
     """``__next__`` and ``__del__``.
 
-    Args:
-        cls: Class of the iterator.
-        begin: ``(iterator, recorder) -> task``, called before the original ``__next__``.
-        queues: ``(iterator) -> (queue_size, held_back)`` at the ask.
-        rank_of: ``(iterator, recorder, task) -> rank`` of the batch just received.
+    ``__next__`` is the one hot path of the probe: what differs by ``fetching`` is branched inline, and the
+    attribute of ``_KEY`` is spelt out.
     """
-    # The plain methods are looked up at each call: another tool may patch torch's classes later on.
-    # torchdata resumes by calling next() from the constructor; nobody but the class's own code does that.
     own_module = cls.__module__
+    workers = fetching in (_Fetching.IN_ORDER, _Fetching.OVERTAKING)
+    unordered = fetching is _Fetching.OVERTAKING
+    here = fetching is _Fetching.IN_CONSUMER
 
+    # The plain method is looked up at each call: another tool may patch torch's classes later on.
     def __next__(self: Any) -> Any:
-        recorder: IteratorRecorder = self.__dict__[_KEY]
+        recorder: IteratorRecorder = self._traceml_lite
         if not recorder.live:
             return cls.__next__(self)
         entered_ns = _now()
-        task: Any = None
-        queue_size = held_back = MISSING
+        rank = queue_size = held_back = MISSING
         try:
-            recorder.asked(entered_ns)
-            queue_size, held_back = queues(self)
-            task = begin(self, recorder)
+            if recorder.reading:
+                recorder.asked(entered_ns)
+            if workers:
+                queue_size = self._data_queue.qsize()
+                held_back = len(self._task_info) - self._tasks_outstanding
+            elif here:
+                rank = recorder.own_task()
         except Exception as error:
             recorder.broken("before a batch", error)
         asked_ns = _now()
@@ -127,21 +134,22 @@ def _members(cls: type[Any], begin: Any, queues: Any, rank_of: Any) -> dict[str,
             _guard(recorder, recorder.stopped, asked_ns, _now())
             raise
         except BaseException as error:
-            _guard(
-                recorder, recorder.failed, error, asked_ns, rank_of(self, recorder, task), _processes(self)
-            )
+            if workers:
+                rank = recorder.last_index if unordered else self._rcvd_idx - 1
+            _guard(recorder, recorder.failed, error, asked_ns, rank, _processes(self))
             raise
         got_ns = _now()
         try:
+            if workers:
+                rank = recorder.last_index if unordered else self._rcvd_idx - 1
             flags = 0
             if recorder.constructing:
+                # torchdata resumes by next() from the constructor; only the class's own code does that.
                 if sys._getframe(1).f_globals.get("__name__") == own_module:
                     flags = FLAG_FAST_FORWARD
                 else:
                     recorder.constructing = False
-            recorder.delivered(
-                entered_ns, asked_ns, got_ns, rank_of(self, recorder, task), queue_size, held_back, flags
-            )
+            recorder.delivered(entered_ns, asked_ns, got_ns, rank, queue_size, held_back, flags)
         except Exception as error:
             recorder.broken("after a batch", error)
         return data
@@ -169,27 +177,20 @@ def _processes(self: Any) -> list[Any]:
     return list(self.__dict__.get("_workers", ()))
 
 
-def _worker_members(cls: type[Any], unordered: bool) -> dict[str, Any]:
-    def queues(self: Any) -> tuple[int, int]:
-        return self._data_queue.qsize(), len(self._task_info) - self._tasks_outstanding
-
-    def in_order_rank(self: Any, recorder: IteratorRecorder, task: Any) -> int:
-        rank: int = self._rcvd_idx - 1
-        return rank
-
-    def overtaking_rank(self: Any, recorder: IteratorRecorder, task: Any) -> int:
-        return recorder.last_index
-
+def _worker_members(cls: type[Any], fetching: _Fetching) -> dict[str, Any]:
     def _try_put_index(self: Any) -> None:
         rank = self._send_idx
         cls._try_put_index(self)
         if self._send_idx != rank:
-            recorder = self.__dict__[_KEY]
+            recorder: IteratorRecorder = self._traceml_lite
             if recorder.live:
                 try:
-                    recorder.dispatched(rank, self._task_info[rank][0])
+                    worker = self._task_info[rank][0]
+                    given = recorder.given
+                    recorder.tasks[rank] = (worker, given[worker], _now())
+                    given[worker] += 1
                 except Exception as error:
-                    recorder.broken("dispatched", error)
+                    recorder.broken("dispatch", error)
 
     def _reset(self: Any, loader: Any, first_iter: bool = False, *args: Any, **kwargs: Any) -> None:
         recorder = self.__dict__[_KEY]
@@ -206,13 +207,11 @@ def _worker_members(cls: type[Any], unordered: bool) -> dict[str, Any]:
             self.__dict__[_KEY].last_index = index
         return message
 
-    members = _members(
-        cls, lambda self, recorder: None, queues, overtaking_rank if unordered else in_order_rank
-    )
+    members = _members(cls, fetching)
     members["_try_put_index"] = _try_put_index
     members["_reset"] = _reset
     members["_worker_init_fn"] = property(_wrapped_init, _store("_worker_init_fn"))
-    if unordered:
+    if fetching is _Fetching.OVERTAKING:
         members["_get_data"] = _get_data
     return members
 
@@ -240,19 +239,13 @@ def _wrapped_init(self: Any) -> Any:
 
 
 def _consumer_members(cls: type[Any]) -> dict[str, Any]:
-    def begin(self: Any, recorder: IteratorRecorder) -> int:
-        return recorder.own_task()
-
-    def rank(self: Any, recorder: IteratorRecorder, task: Any) -> int:
-        return task if isinstance(task, int) else MISSING
-
     def set_fetcher(self: Any, fetcher: Any) -> None:
         self.__dict__["_dataset_fetcher"] = fetcher
         recorder = self.__dict__[_KEY]
         if recorder.live:
             _guard(recorder, _record_own, self, recorder, fetcher)
 
-    members = _members(cls, begin, lambda self: (MISSING, MISSING), rank)
+    members = _members(cls, _Fetching.IN_CONSUMER)
     members["_dataset_fetcher"] = property(lambda self: self.__dict__["_dataset_fetcher"], set_fetcher)
     return members
 
