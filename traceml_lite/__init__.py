@@ -5,7 +5,9 @@ Importing this package loads neither torch nor scipy; each name is loaded when i
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -32,3 +34,18 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted([*globals(), *_HOME])
+
+
+class _Package(ModuleType):
+    """Keeps ``traceml_lite.diagnose`` the function when the layer of the same name is imported.
+
+    Python binds a submodule to its package's attribute; users call ``tl.diagnose(run)``, and the layer is
+    reached by its own imports.
+    """
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name not in _HOME or not isinstance(value, ModuleType):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

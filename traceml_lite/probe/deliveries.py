@@ -36,8 +36,8 @@ _process_cpu = time.process_time_ns
 # Rings are emptied into the trace's files once in so many deliveries; a drain costs some 10 us a worker.
 DRAIN_EVERY = 256
 _DELIVERY_RING = 512
-# The consumer's own counters cost some 15 us a delivery, more with cold caches. They are read around the first
-# deliveries of a turn and then around one in every 200 ms, which is every one where steps are long.
+# The consumer's own counters cost some 15 us a delivery, more with cold caches. They are read around the
+# first deliveries of a turn and then around one in every 200 ms, which is every one where steps are long.
 FIRST_READ = 32
 READ_EVERY_NS = 200_000_000
 _NO_TASK = (UNKNOWN_WORKER, MISSING, MISSING)
