@@ -55,6 +55,30 @@ def test_a_loop_that_does_not_wait_is_asked_for_its_ceiling(first):
     assert proposal.controls == ("ceiling",)
 
 
+def ceiling(known, **numbers):
+    answer = ControlAnswer("ceiling", "ceiling", "as fast as it gets", "", numbers)
+    return replace(known, answers={"ceiling": answer}, tried=known.tried | {"ceiling"})
+
+
+def test_a_step_that_is_the_limit_is_confirmed_by_a_ceiling_at_its_own_pace(first):
+    told = ceiling(known(first, "inconclusive", cost="consumer"), gain=1.02, step_ratio=1.0)
+    assert chain.verdict_shape(told).key == "none"
+    assert chain.verdict_cost(told).key == "consumer"
+    assert chain.stands(told)
+    assert chain.next_proposal(told) is None
+
+
+def test_a_step_that_is_shorter_without_workers_was_starved_by_them(first):
+    told = ceiling(known(first, "none", cost="consumer"), gain=2.1, step_ratio=2.0)
+    assert chain.verdict_cost(told).key == "step_starved"
+    assert chain.stands(told)
+
+
+def test_a_ceiling_far_above_the_pace_confirms_nothing(first):
+    told = ceiling(known(first, "inconclusive", cost="consumer"), gain=3.0, step_ratio=1.0)
+    assert not chain.stands(told)
+
+
 def test_a_gap_of_num_workers_needs_the_control_that_tells_pool_from_worker(first):
     after_law = known(first, "saturated_pool", law="proportional")
     assert not chain.stands(after_law)

@@ -47,6 +47,12 @@ CONTROLS_OF_COST: Mapping[str, tuple[str, ...]] = {
 }
 # A shape for which the number of workers can change nothing that one does not know already.
 _NOT_SWEPT = ("none", "epoch_boundary", "start_up")
+# Costs that leave the loader out: the number of workers is not varied for them, the step is looked at alone.
+_STEP_COSTS = ("consumer", "step_starved", "launch_bound")
+# A ceiling this little above the pace leaves the loader nothing to give ...
+CEILING_NEAR = 1.15
+# ... and a step this much longer beside the workers than without them is starved by them.
+STARVED_RATIO = 1.4
 # A verdict needs no further control from this confidence on, once an experiment has confirmed it.
 SURE = 0.9
 
@@ -84,7 +90,8 @@ def next_proposal(known: Known) -> Proposal | None:
     settled = stands(known) and (cost.confidence >= SURE or cost.key == "inconclusive")
     if settled:
         return None
-    if known.diagnosis.shape.key not in _NOT_SWEPT and "workers" not in known.tried:
+    swept = known.diagnosis.shape.key not in _NOT_SWEPT and not _step_bound(known.diagnosis)
+    if swept and "workers" not in known.tried:
         counts = worker_counts(known.workers, known.cpus)
         return Proposal(
             "workers",
@@ -116,8 +123,15 @@ def worker_counts(workers: int, cpus: int) -> tuple[int, ...]:
     return tuple(sorted(counts))
 
 
+def _step_bound(diagnosis: Diagnosis) -> bool:
+    """Whether the first run itself says that the step is the limit, and more likely than not."""
+    return diagnosis.cost.key in _STEP_COSTS and diagnosis.cost.confidence > 0.5
+
+
 def _controls(known: Known) -> list[str]:
     shape, cost = verdict_shape(known).key, verdict_cost(known).key
+    if _step_bound(known.diagnosis):
+        return ["ceiling"]
     wanted = [*CONTROLS_OF_SHAPE.get(shape, ()), *CONTROLS_OF_COST.get(cost, ())]
     if known.iterable:
         wanted = [name for name in wanted if name not in ("repeat", "in_order")]
@@ -139,6 +153,11 @@ _QUESTIONS: Mapping[str, str] = {
 def verdict_shape(known: Known) -> Verdict:
     """The shape in the light of the experiments: they overrule what a single run can only suspect."""
     shape = known.diagnosis.shape
+    ceiling = known.answers.get("ceiling")
+    if ceiling is not None and shape.key in ("none", "inconclusive"):
+        near = ceiling.numbers.get("gain", float("inf")) < CEILING_NEAR
+        if near or ceiling.numbers.get("step_ratio", 0.0) >= STARVED_RATIO:
+            return Verdict("none", max(SURE, shape.confidence), ceiling.statement)
     order, stagger = known.answers.get("in_order"), known.answers.get("stagger")
     law = known.laws.gap.key if known.laws is not None else None
     if order is not None and order.key == "stalls_fall_away" and law in (None, "proportional"):
@@ -169,6 +188,12 @@ def verdict_shape(known: Known) -> Verdict:
 def verdict_cost(known: Known) -> Verdict:
     """The cost in the light of the sweep: a lock makes more workers useless, a sleep does not."""
     cost = known.diagnosis.cost
+    ceiling = known.answers.get("ceiling")
+    if ceiling is not None and cost.key in (*_STEP_COSTS, "inconclusive"):
+        if ceiling.numbers.get("step_ratio", 0.0) >= STARVED_RATIO:
+            return Verdict("step_starved", max(SURE, cost.confidence), ceiling.statement)
+        if ceiling.numbers.get("gain", float("inf")) < CEILING_NEAR:
+            return Verdict("consumer", max(SURE, cost.confidence), ceiling.statement)
     if known.laws is None or cost.key != "inconclusive":
         return cost
     pace = known.laws.throughput
@@ -236,7 +261,7 @@ class Reading:
 def read_first(summary: Summary, diagnosis: Diagnosis) -> list[Reading]:
     """The first questions of the chain: waiting, uniform or not, structured or not, restarts, storage."""
     readings = [_waiting(summary, diagnosis)]
-    if diagnosis.shape.key == "none":
+    if diagnosis.shape.key == "none" or _step_bound(diagnosis):
         return readings
     readings += [_tail(summary, diagnosis), _structure(summary, diagnosis)]
     return [*readings, *_restarts(summary), *_storage(summary)]
@@ -248,10 +273,10 @@ def _waiting(summary: Summary, diagnosis: Diagnosis) -> Reading:
         return Reading("does the loop wait for its input?", "cannot tell", (steady.reason,))
     share = _value(steady.wait_share)
     evidence = () if share is None else (f"{share:.0%} of the time goes into waiting for the next batch",)
-    if diagnosis.shape.key == "none":
+    if diagnosis.shape.key == "none" or _step_bound(diagnosis):
         return Reading(
             "does the loop wait for its input?",
-            "hardly",
+            "little; the step is the limit",
             (*evidence, diagnosis.cost.statement),
             ("input-bound in the plain sense: the batches are there when they are asked for",),
         )

@@ -58,6 +58,12 @@ def read_facts(folder: Path, result: Mapping[str, Any] | None, started_ns: int, 
     trace = loader_trace(run, chosen)
     columns = trace.deliveries
     got, ask = columns["got_ns"], columns["ask_ns"]
+    if not len(got):
+        failed = [str(event.data.get("message", "")) for event in run.events if event.kind == "probe_error"]
+        why = f": {failed[0]}" if failed else ""
+        raise TargetError(
+            f"loader {number} ({_words(chosen)}) delivered, but the probe recorded none of it{why}"
+        )
     notes = [] if result["ended"] != "target" else [f"the target ended by itself after {len(got)} deliveries"]
     return Facts(
         loader=number,
