@@ -6,6 +6,7 @@ Nothing comes from a model or data hub.
 
     python environment.py                 set up everything under build/lerobot
     python environment.py --home FOLDER   elsewhere
+    python environment.py --tests         also what tests/lerobot is run with
     python environment.py --current       also today's LeRobot, 5 GB, if a Python 3.12 is found
 """
 
@@ -86,8 +87,14 @@ def arm(home: Path, lerobot: str, datasets: str) -> Arm:
     return Arm(lerobot, datasets, _python(home / "base"), tuple(overlays))
 
 
-def prepare(home: Path = HOME, log=print) -> None:
-    """Set up the base environment and every overlay under ``home``; what is there already is kept."""
+def prepare(home: Path = HOME, log=print, tests: bool = False) -> None:
+    """Set up the base environment and every overlay under ``home``; what is there already is kept.
+
+    Args:
+        home: Folder of the environments.
+        log: Gets a line for what is being set up.
+        tests: Also install what ``tests/lerobot`` is run with.
+    """
     home.mkdir(parents=True, exist_ok=True)
     base, install = home / "base", _Installer()
     lock, tools = (HERE / "lock.txt").read_text(), (HERE / "tools.txt").read_text()
@@ -104,6 +111,8 @@ def prepare(home: Path = HOME, log=print) -> None:
                 install.packages(_python(base), "--target", str(target), *requirements)
                 package, _, version = name.partition("-")
                 _warm_up(arm(home, **(BASE_VERSIONS | {package: version})))
+    if tests:
+        install.packages(_python(base), "-r", str(HERE / "tests.txt"))
 
 
 def prepare_current(home: Path = HOME, log=print) -> Arm | None:
@@ -228,9 +237,10 @@ def main() -> None:
     )
     parser.add_argument("--home", type=Path, default=HOME, help="folder of the environments")
     parser.add_argument("--current", action="store_true", help="also today's LeRobot (5 GB, Python 3.12)")
+    parser.add_argument("--tests", action="store_true", help="also what tests/lerobot is run with")
     given = parser.parse_args()
     home = given.home.resolve()
-    prepare(home)
+    prepare(home, tests=given.tests)
     if given.current:
         prepare_current(home)
     print(_python(home / "base"))

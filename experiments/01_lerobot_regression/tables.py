@@ -11,7 +11,7 @@ from statistics import mean, median
 from typing import Any
 
 import tables_beyond
-from markdown import grid, plain, seconds, share
+from cells import grid, plain, seconds, share
 from measure import DISTURBED_CORES
 from study import Study
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from statistics import mean
 from typing import Any
 
-from markdown import fenced, grid, plain, seconds, share
+from cells import fenced, grid, plain, seconds, share
 
 # A cell of the matrix is slow when a batch costs this much more than the cheapest cell's: the two ways of
 # access are 19 to 75 times apart, and nothing else differs by more than half.

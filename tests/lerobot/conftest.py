@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from small_dataset import FRAMES, HEIGHT, WIDTH
+from lerobot_batches import FRAMES, HEIGHT, WIDTH
 
 
 def lerobot_is_installed() -> bool:

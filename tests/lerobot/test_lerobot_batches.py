@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import itertools
 import json
 import os
 import subprocess
@@ -14,13 +12,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from small_dataset import FRAMES, HEIGHT, WIDTH
+from lerobot_batches import FRAMES, HEIGHT, WIDTH, digest
 
 from traceml_lite._errors import TargetError, UsageError
 from traceml_lite.consumers import lerobot
 
 pytestmark = [
     pytest.mark.lerobot,
+    # Importing lerobot takes seconds, and a spawned worker does it again; on a busy host a minute.
+    pytest.mark.timeout(600),
     # Warnings of lerobot, datasets, torch and av are not ours to mend.
     pytest.mark.filterwarnings("default"),
 ]
@@ -29,23 +29,11 @@ SUMMARY = """
 import sys
 from pathlib import Path
 sys.path.insert(0, {tests!r})
-from test_lerobot_batches import digest
+from lerobot_batches import digest
 from traceml_lite.consumers.lerobot import build
 if __name__ == "__main__":
     print(digest(build(Path({root!r}), {arguments!r}, seed=3), 3))
 """
-
-
-def digest(loader: Any, batches: int) -> str:
-    """A hash of everything in the first batches, names and types included."""
-    seen = hashlib.sha256()
-    for batch in itertools.islice(loader, batches):
-        for name in sorted(batch):
-            value = batch[name]
-            content = value.numpy().tobytes() if hasattr(value, "numpy") else repr(value).encode()
-            seen.update(repr((name, getattr(value, "dtype", None), getattr(value, "shape", None))).encode())
-            seen.update(content)
-    return seen.hexdigest()
 
 
 def files_in(folder: Path) -> list[Path]:
@@ -53,11 +41,13 @@ def files_in(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if not path.is_dir()]
 
 
-def in_a_process(root: Path, arguments: dict[str, str], **environ: str) -> str:
+def in_a_process(
+    root: Path, arguments: dict[str, str], python: str | Path = sys.executable, **environ: str
+) -> str:
     code = SUMMARY.format(tests=str(Path(__file__).parent), root=str(root), arguments=arguments)
     own = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code],
+        [str(python), "-W", "ignore", "-c", code],
         env=own | environ,
         capture_output=True,
         text=True,
@@ -221,3 +211,14 @@ def test_every_version_gives_identical_batches(root: Path, versions: tuple[str, 
     plain = digest(lerobot.build(root, {"num_workers": "0"}, seed=3), 3)
     path = ":".join(str(OVERLAYS / version) for version in versions)
     assert in_a_process(root, {"num_workers": "0", "access": access}, PYTHONPATH=path) == plain
+
+
+CURRENT = Path(sys.prefix).parent / "current" / "bin" / "python"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not CURRENT.exists(), reason="today's LeRobot is not set up (environment.py --current)")
+@pytest.mark.parametrize("access", ["as_installed", "select_columns"])
+def test_todays_lerobot_gives_identical_batches(root: Path, access: str) -> None:
+    plain = digest(lerobot.build(root, {"num_workers": "0"}, seed=3), 3)
+    assert in_a_process(root, {"num_workers": "0", "access": access}, CURRENT) == plain

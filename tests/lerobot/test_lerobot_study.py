@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import itertools
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,11 +16,14 @@ FOLDER = Path(__file__).parents[2] / "experiments" / "01_lerobot_regression"
 
 
 @pytest.fixture
-def study(monkeypatch: pytest.MonkeyPatch) -> Any:
+def study(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """The study's modules; they lie beside each other and not in a package."""
     monkeypatch.syspath_prepend(str(FOLDER))
-    names = ("checks", "tables", "markdown", "environment", "stages", "session", "study")
-    return SimpleNamespace(**{name: __import__(name) for name in names})
+    before = set(sys.modules)
+    names = ("checks", "tables", "cells", "environment", "stages", "session", "study")
+    yield SimpleNamespace(**{name: __import__(name) for name in names})
+    for name in {path.stem for path in FOLDER.glob("*.py")} - before:
+        sys.modules.pop(name, None)
 
 
 def a_pass(workers: int, stalls: list[int], **changes: Any) -> dict[str, Any]:
@@ -187,8 +192,8 @@ def test_without_gaps_no_row_claims_to_agree(study: Any) -> None:
 
 
 def test_what_was_not_measured_is_not_shown_as_zero(study: Any) -> None:
-    assert study.markdown.seconds(None) == study.markdown.share(None) == "not measured"
-    assert study.markdown.seconds(0.0123) == "12.3 ms"
+    assert study.cells.seconds(None) == study.cells.share(None) == "not measured"
+    assert study.cells.seconds(0.0123) == "12.3 ms"
     changes = [a_pass(4, [0, 4], pid_changes=None)]
     row = next(row for row in study.tables._counter_rows(changes) if row[0].startswith("PID"))
     assert row[2] == "not measured"
