@@ -59,7 +59,7 @@ def make_dataset(
     root.parent.mkdir(parents=True, exist_ok=True)
     joints = [f"joint_{i}" for i in range(JOINTS)]
     dataset = LeRobotDataset.create(
-        repo_id=f"local/{root.name}",
+        repo_id=f"local/{root.resolve().name}",
         fps=fps,
         root=partial,
         use_videos=False,
