@@ -64,6 +64,11 @@ def test_run_queue_delay_that_nobody_read_is_not_taken_for_zero(judge: Judge) ->
         assert found.evidence[key].state is State.NOT_MEASURED, key
 
 
+def test_a_disk_is_named_with_a_reservation_when_run_queue_delay_was_not_read(judge: Judge) -> None:
+    found = judge(made(cpu=0.05, queue=None, read_bytes=8 << 20, rchar=8 << 20))
+    assert (found.key, found.verdict.confidence) == ("storage", 0.7)
+
+
 def test_a_quota_is_named_only_by_its_own_counters(judge: Judge) -> None:
     loader = made(cpu=0.2, queue=0.8)
     throttled = judge(loader, rates={"throttled_periods": 9.0, "throttled_ns": 0.7})

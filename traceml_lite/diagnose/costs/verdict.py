@@ -62,6 +62,9 @@ UNPICKLING_MIN = 0.3
 BUSY_HOST_SHARE = 0.25
 # A loop that does not wait is mostly its own limit; workers that nobody saw may still starve its step.
 UNSEEN_WORKERS = 0.6
+# Costs of blocked time, and how sure one may be of them when run-queue delay was not read.
+BLOCKED = frozenset({"storage", "remote"})
+QUEUE_UNREAD = 0.7
 TOP_CONFIDENCE, LOW_CONFIDENCE = 0.97, 0.6
 
 
@@ -185,9 +188,11 @@ def _of_the_loader(facts: CostFacts, evidence: dict[str, Evidence]) -> Verdict:
     runner_up = max(second.score if second else 0.0, unexplained)
     if best.score < MIN_RATIO * runner_up:
         return _no_single_cause(facts, ranked)
-    return Verdict(
-        best.key, _confidence(best.key, best.score, runner_up / best.score), statement_of(best.key, facts)
-    )
+    confidence = _confidence(best.key, best.score, runner_up / best.score)
+    if best.key in BLOCKED and facts.fetches is not None and facts.fetches.run_queue_ns is None:
+        # Part of the time that looks blocked may have been spent waiting for a CPU.
+        confidence = min(confidence, QUEUE_UNREAD)
+    return Verdict(best.key, confidence, statement_of(best.key, facts))
 
 
 def _host_may_delay(facts: CostFacts) -> bool:
@@ -223,8 +228,8 @@ def _blocked_for_no_known_reason(facts: CostFacts, evidence: dict[str, Evidence]
     return Verdict(
         "inconclusive",
         0.5,
-        f"A fetch of {duration(wall)} is blocked for {percent(share)} of its time, without I/O and with CPUs "
-        "to spare: a lock, a sleep or a remote service.",
+        f"A fetch of {duration(wall)} is blocked for {percent(share)} of its time, not by a CPU and "
+        "not by a disk: a lock, a sleep or a remote service.",
         candidates,
     )
 
