@@ -8,6 +8,7 @@ or what a period would mean.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -28,10 +29,11 @@ MAX_PERIOD = 1024
 CORRELATION_BLOCK = 1 << 18
 # A clock needs four events: three gaps can be even by chance too easily (p >= 0.01 in the null below).
 MIN_CLOCK_EVENTS = 4
-# Monte-Carlo draws behind a clock's p-value: the smallest one it can give is 1 / (draws + 1).
-CLOCK_DRAWS = 2000
-# A clock is fitted to at most this many events, spread over the run in one stretch.
-MAX_CLOCK_EVENTS = 256
+# Monte-Carlo draws behind a clock's p-value, and the tail of them below which it is extrapolated.
+CLOCK_DRAWS = 400
+EXTRAPOLATED_TAIL = 0.05
+# A clock is fitted to the first of this many events: more add cost and no certainty.
+MAX_CLOCK_EVENTS = 96
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,14 @@ class PeriodFit:
     """Events seen."""
     places: int
     """Deliveries looked at."""
+
+    @property
+    def explained(self) -> float:
+        """Share of what there is to explain about where the events are that this fit explains, in [0, 1]."""
+        if not 0 < self.events < self.places:
+            return 0.0
+        share = self.events / self.places
+        return self.log_ratio / -(self.places * (share * math.log(share) + (1 - share) * math.log(1 - share)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +247,8 @@ def pair_counts(mask: NDArray[np.bool_], max_lag: int) -> NDArray[np.float64]:
     return result
 
 
-def _candidates(events: NDArray[np.int64], total: int, longest: int) -> NDArray[np.int64]:
+def candidate_periods(events: NDArray[np.int64], total: int, longest: int) -> NDArray[np.int64]:
+    """Periods worth a fold: all in a short run, in a long one those with most event pairs above chance."""
     if total <= DIRECT_SCAN_SIZE:
         return np.arange(2, longest + 1)
     mask = np.zeros(total, dtype=np.bool_)
@@ -276,7 +287,7 @@ def scan_periods(
     starts = _restarts(restarts)
     since, lengths = _since_restart(events, starts), np.diff(np.append(starts, total))
     best, best_ratio = 2, -1.0
-    for period in _candidates(events, total, longest):
+    for period in candidate_periods(events, total, longest):
         ratio = float(
             phase_ratios(
                 np.bincount(since % period, minlength=period), _phase_places(int(period), lengths)
@@ -380,6 +391,18 @@ def _regularity(times: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArra
     return best_period, best_dev
 
 
+def _null_chance(deviation: float, null: NDArray[np.float64], freedom: int) -> float:
+    """Chance of so small a deviation under the null.
+
+    Counted among the draws; below their lower tail it falls with the volume of the deviations, that is with
+    their power ``freedom``.
+    """
+    edge = float(np.quantile(null, EXTRAPOLATED_TAIL))
+    if deviation >= edge:
+        return (1 + int(np.count_nonzero(null <= deviation))) / (null.size + 1)
+    return EXTRAPOLATED_TAIL * (max(deviation, 1e-12) / edge) ** freedom
+
+
 def fit_clock(
     times_ns: NDArray[np.int64], closest_ns: float = 0.0, seed: int = 0, draws: int = CLOCK_DRAWS
 ) -> ClockFit | None:
@@ -390,7 +413,7 @@ def fit_clock(
         closest_ns: Events cannot be closer than this for other reasons (a full queue must first run
             empty; a slow fetch must end), so that random ones would be no closer either.
         seed: Of the Monte-Carlo null.
-        draws: Null runs; the smallest p-value is ``1 / (draws + 1)``.
+        draws: Null runs.
 
     Returns:
         The fit, or None with fewer than four events or events at one time.
@@ -411,7 +434,7 @@ def fit_clock(
     null = (_evenness(null_times), _regularity(null_times))
     # Two ways to be regular, with every event seen or with some unseen: the likelier one, charged for both.
     chances = [
-        (1 + np.count_nonzero(by_chance[1] <= fit[1][0])) / (draws + 1)
+        _null_chance(fit[1][0], by_chance[1], gaps.size - 1)
         for fit, by_chance in zip(fits, null, strict=True)
     ]
     best = int(np.argmin(chances))
@@ -426,3 +449,25 @@ def fit_clock(
         events=int(times.size),
         cycles=cycles,
     )
+
+
+def deliveries_needed(period: int, level: float = 0.01, planned: bool = False) -> int:
+    """Deliveries after which a perfect cadence can be told from random events of the same number.
+
+    Args:
+        period: Batches, at least 2.
+        level: p-value to reach.
+        planned: The period was known beforehand (the number of workers, a shard's size), so that it need
+            not be corrected for a scan.
+
+    Returns:
+        A whole number of periods.
+    """
+    cycles = MIN_CYCLES
+    while True:
+        total = cycles * period
+        fit = fit_period(np.arange(0, total, period), total, period)
+        tried = 1 if planned else max(1, min(total // MIN_CYCLES, MAX_PERIOD) - 1)
+        if fit.p_value * tried < level:
+            return total
+        cycles += 1

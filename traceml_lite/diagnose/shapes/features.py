@@ -119,6 +119,8 @@ def _turns(segment: Int, worker: Int, rank: Int, workers: int | None) -> Int:
     if workers and np.array_equal(worker, rank % workers):
         return rank // workers
     key = segment * (int(worker.max()) + 3) + worker + 2
+    if key.max() < np.iinfo(np.int16).max:
+        key = key.astype(np.int16)  # numpy sorts 16-bit keys by radix, in linear time
     order = np.argsort(key, kind="stable")
     ordered = key[order]
     fresh = np.concatenate([[True], ordered[1:] != ordered[:-1]])

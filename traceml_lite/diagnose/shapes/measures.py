@@ -59,6 +59,8 @@ class Measures:
     """Everything the shape functions look at."""
 
     features: Features
+    cpus_usable: float | None
+    """CPUs that the workers share; None where it is not known."""
     fetch: Pattern | None
     wait: Pattern
     load: float
@@ -199,9 +201,10 @@ def _longest_calm(waited: Mask, features: Features) -> int:
     return int(np.diff(np.append(np.append(-1, marks), features.n)).max()) - 1
 
 
-def measure(features: Features) -> Measures:
-    """All numbers of one run."""
-    fetch, wait = fetch_pattern(features), wait_pattern(features)
+def measure(features: Features, cpus_usable: float | None = None) -> Measures:
+    """All numbers of one run; ``cpus_usable`` is None where it is not known."""
+    fetch = fetch_pattern(features)
+    wait = wait_pattern(features, alone=fetch is None)
     waits, steady, n = features.wait_ns, features.steady, features.n
     step = features.step_median_ns
     size = features.round
@@ -251,6 +254,7 @@ def measure(features: Features) -> Measures:
         fetch_growth = _series_growth(own, size)
     return Measures(
         features=features,
+        cpus_usable=cpus_usable,
         fetch=fetch,
         wait=wait,
         load=load,

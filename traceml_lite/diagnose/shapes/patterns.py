@@ -15,6 +15,7 @@ from traceml_lite.diagnose.shapes.features import Features, Fetches, Int, Mask
 from traceml_lite.stats.cadence import (
     ClockFit,
     PeriodFit,
+    candidate_periods,
     fit_clock,
     fit_period,
     fit_phases,
@@ -27,6 +28,11 @@ from traceml_lite.stats.tails import Modes, split_modes
 SLOW_SEPARATION = 5.0
 # A fetch that takes less than twice as long is not called slow.
 SLOW_RATIO = 2.0
+# A period that explains this much is exact but for accidents; where no such one holds over the whole run, the
+# first so many events are asked: epochs that nobody marked, or a worker that ended, shift the phase later.
+EXACT = 0.75
+EARLY_EVENTS = 24
+EARLY_TURN_EVENTS = 96
 # Longest period in turns that is tried.
 MAX_TURNS = 128
 # When more than this share would be slow, that is the usual and the rest is quick: the last fetches of a
@@ -133,20 +139,29 @@ def _groups(fetches: Fetches, events: Int, usual_ns: float) -> tuple[Int, float]
     return over.astype(np.int64), max(0.0, (found - chance) / max(1.0 - chance, 1e-9))
 
 
-def _by_turn(events: Int, fetches: Fetches, workers: int) -> PeriodFit | None:
+def _by_turn(events: Int, fetches: Fetches) -> PeriodFit | None:
     """Best period in turns, over all workers at one phase; None when one worker has all the slow ones."""
-    if workers < 2 or np.unique(fetches.worker[events]).size < 2:
+    if np.unique(fetches.worker[events]).size < 2:
         return None
-    rounds = int(fetches.turn.max()) + 1
-    places = np.bincount(fetches.turn, minlength=rounds)
-    hits = np.bincount(fetches.turn[events], minlength=rounds)
+    fit = _turn_period(events, fetches.turn)
+    if fit is None or fit.explained >= EXACT or events.size <= EARLY_TURN_EVENTS:
+        return fit
+    stop = int(events[EARLY_TURN_EVENTS])
+    early = _turn_period(events[:EARLY_TURN_EVENTS], fetches.turn[:stop])
+    return early if early is not None and early.explained > max(EXACT, fit.explained) else fit
+
+
+def _turn_period(events: Int, turn: Int) -> PeriodFit | None:
+    rounds = int(turn.max()) + 1
+    places = np.bincount(turn, minlength=rounds)
+    hits = np.bincount(turn[events], minlength=rounds)
     longest = min(rounds // 2, MAX_TURNS)
     best, best_ratio = 0, -1.0
     phases = np.arange(rounds)
-    for period in range(2, longest + 1):
-        ratio = float(phase_ratios(*_folded(hits, places, phases % period, period)).max())
+    for period in candidate_periods(np.flatnonzero(hits), rounds, longest):
+        ratio = float(phase_ratios(*_folded(hits, places, phases % period, int(period))).max())
         if ratio > best_ratio + 1e-9:
-            best, best_ratio = period, ratio
+            best, best_ratio = int(period), ratio
     if not best:
         return None
     return fit_phases(*_folded(hits, places, phases % best, best), best, longest - 1)
@@ -157,6 +172,16 @@ def _folded(hits: Int, places: Int, phase: Int, period: int) -> tuple[Int, Int]:
         np.bincount(phase, weights=hits, minlength=period).astype(np.int64),
         np.bincount(phase, weights=places, minlength=period).astype(np.int64),
     )
+
+
+def _scan(events: Int, total: int, restarts: Int) -> PeriodFit | None:
+    """The best period of the whole run, or of its first events where the phase has slipped since."""
+    fit = scan_periods(events, total, restarts)
+    if fit is None or fit.explained >= EXACT or events.size <= EARLY_EVENTS:
+        return fit
+    stop = int(events[EARLY_EVENTS])
+    early = scan_periods(events[:EARLY_EVENTS], stop, restarts[restarts < stop])
+    return early if early is not None and early.explained > max(EXACT, fit.explained) else fit
 
 
 def fetch_pattern(features: Features) -> Pattern | None:
@@ -187,8 +212,8 @@ def fetch_pattern(features: Features) -> Pattern | None:
         ratio=ratio,
         modes=modes,
         by_count=fit_period(events, total, workers, fetches.restarts) if 2 <= workers <= total else None,
-        scanned=scan_periods(events, total, fetches.restarts),
-        by_turn=_by_turn(events, fetches, workers) if events.size and known else None,
+        scanned=_scan(events, total, fetches.restarts),
+        by_turn=_by_turn(events, fetches) if events.size and known else None,
         by_worker=by_worker,
         clock=fit_clock(over, float(np.median(fetches.ns[events])) if events.size else 0.0),
         groups=int(over.size),
@@ -196,8 +221,8 @@ def fetch_pattern(features: Features) -> Pattern | None:
     )
 
 
-def wait_pattern(features: Features) -> Pattern:
-    """The arrangement of the stalls.
+def wait_pattern(features: Features, alone: bool = True) -> Pattern:
+    """The arrangement of the stalls; periods are looked for only where stalls are all there is.
 
     The first wait of an epoch fills the pipe. It is no stall, unless it is longer than the pool could afford
     (workers times step): a fetch of that length, repeated, starves the loop.
@@ -221,10 +246,10 @@ def wait_pattern(features: Features) -> Pattern:
         ratio=high / max(low, 1.0),
         modes=features.threshold.modes,
         by_count=fit_period(events, features.n, workers, starts) if 2 <= workers <= features.n else None,
-        scanned=scan_periods(events, features.n, starts),
+        scanned=scan_periods(events, features.n, starts) if alone else None,
         by_turn=None,
         by_worker=None,
-        clock=fit_clock(got),
+        clock=fit_clock(got) if alone else None,
         groups=int(events.size),
         together=float("nan"),
     )

@@ -51,12 +51,8 @@ OFF_PHASE_POOL = 0.02
 
 
 def explained(fit: PeriodFit | None) -> float:
-    """Share of what there is to explain about the places that a fit explains, in [0, 1]."""
-    if fit is None or not 0 < fit.events < fit.places:
-        return 0.0
-    share = fit.events / fit.places
-    full = -fit.places * (share * math.log(share) + (1 - share) * math.log(1 - share))
-    return fit.log_ratio / full
+    """What a fit explains of the places of the slow ones, in [0, 1]; 0 without one."""
+    return 0.0 if fit is None else fit.explained
 
 
 def cadence_score(fit: PeriodFit | None, level: float = 0.01) -> float:
@@ -123,7 +119,7 @@ def round_score(seen: Measures, level: float = ROUND_LEVEL) -> float:
     return either(pinned_score(seen, level), busy, _overload(seen))
 
 
-def _off_phase(seen: Measures) -> float:
+def off_phase(seen: Measures) -> float:
     """Share of the steady waiting that stands off the best phase of the round; nan without one."""
     fit, features = seen.wait.by_count, seen.features
     if fit is None or fit.events == 0:
@@ -185,13 +181,16 @@ def saturated_pool(seen: Measures) -> Evidence:
         )
         load = f"a usual fetch takes {digits(seen.load)} times what {workers} workers have for it"
         supports, contradicts = ([load], []) if seen.load > SATURATED_LOAD else ([], [load])
+        if seen.cpus_usable is not None and seen.cpus_usable < workers:
+            numbers["cpus_usable"] = seen.cpus_usable
+            supports.append(f"{workers} workers share {digits(seen.cpus_usable)} CPUs")
         if spread is not None:
             numbers["slowest_worker_ratio"] = spread.ratio
             text = f"the slowest worker takes {digits(spread.ratio)} times as long as the others"
             (supports if alike > 0.5 else contradicts).append(text)
         return evidence("saturated_pool", score, numbers, supports, contradicts)
     cadence = round_score(seen)
-    off = _off_phase(seen)
+    off = off_phase(seen)
     numbers["off_phase_share"] = off
     pool = either(above(off, OFF_PHASE_POOL, 1.5) if not math.isnan(off) else 0.5, 0.5)
     if features.in_order is False:
@@ -252,16 +251,22 @@ def slow_worker(seen: Measures) -> Evidence:
             contradicts=[text] if score <= 0.5 else (),
         )
     cadence = round_score(seen)
-    off = _off_phase(seen)
+    off = off_phase(seen)
     alone = below(off, OFF_PHASE_POOL, 1.5) if not math.isnan(off) else 0.5
     if features.in_order is False:
         alone = 0.0
+    against = []
+    if features.in_order is False:
+        against.append("delivery is not ordered: the other workers' batches would overtake a slow one's")
+    elif alone < 0.5:
+        against.append(f"{percent(off)} of the waiting stands off the phase: the other workers are late, too")
+    text = _cadence_text(seen)
     return evidence(
         "slow_worker",
         unrest(seen) * cadence * either(alone, 0.02) * 0.95,
         {"off_phase_share": off, "recurrence": seen.recurrence},
-        supports=[_cadence_text(seen)] if cadence > 0.5 else (),
-        contradicts=[_cadence_text(seen)] if cadence <= 0.5 else (),
+        supports=[text] if cadence > 0.5 else (),
+        contradicts=against if cadence > 0.5 else [text, *against],
         missing=[f"fetch times per worker ({features.fetch_missing})"],
     )
 
