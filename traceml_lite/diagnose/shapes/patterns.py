@@ -13,15 +13,14 @@ from numpy.typing import NDArray
 
 from traceml_lite.diagnose.shapes.features import Features, Fetches, Int, Mask
 from traceml_lite.stats.cadence import (
-    ClockFit,
     PeriodFit,
     candidate_periods,
-    fit_clock,
     fit_period,
     fit_phases,
     phase_ratios,
     scan_periods,
 )
+from traceml_lite.stats.clock import ClockFit, fit_clock
 from traceml_lite.stats.tails import Modes, split_modes
 
 # Two modes of fetch times: one mode cut in two has a separation below 3.5, on 16 draws below 5.

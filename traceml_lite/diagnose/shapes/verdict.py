@@ -12,7 +12,7 @@ from traceml_lite.diagnose.shapes import pool, recurring, steady
 from traceml_lite.diagnose.shapes.features import extract
 from traceml_lite.diagnose.shapes.measures import Measures, measure
 from traceml_lite.diagnose.shapes.scoring import state_of
-from traceml_lite.diagnose.shapes.wording import STATEMENTS, undecided
+from traceml_lite.diagnose.shapes.wording import STATEMENTS, ordinal, undecided
 from traceml_lite.diagnose.words import counted, digits, listed, percent
 from traceml_lite.records.results import Evidence, Finding, State, Verdict
 from traceml_lite.records.run import Environment, LoaderTrace
@@ -147,7 +147,7 @@ def _findings(verdict: str, seen: Measures) -> tuple[Finding, ...]:
         found.append(
             Finding(
                 "hidden_data_period",
-                f"Every {hidden.period}th fetch is {digits(slow.ratio)} times as long as the others; "
+                f"Every {ordinal(hidden.period)} fetch is {digits(slow.ratio)} times as long as the others; "
                 "prefetch hides it from the loop.",
                 {"period_batches": float(hidden.period), "phase": float(hidden.phase)},
             )

@@ -19,7 +19,8 @@ EVENTS_TO_TELL = 6
 LEAST_MORE = 16
 
 
-def _ordinal(number: int) -> str:
+def ordinal(number: int) -> str:
+    """``2nd``, ``16th`` ..."""
     ending = "th" if 10 <= number % 100 <= 13 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
     return f"{number}{ending}"
 
@@ -58,8 +59,8 @@ def _slow_worker(seen: Measures) -> str:
     share = percent(seen.steady_share)
     if spread is None or seen.fetch is None:
         return (
-            f"Every {_ordinal(workers)} delivery stalls and the others are ready; {share} of the time is waiting: "
-            "one slow worker, a pool in step, or data with that period; fetch times would tell more."
+            f"Every {ordinal(workers)} delivery stalls and the others are ready; {share} of the time is "
+            "waiting: one slow worker, a pool in step, or data with that period; fetch times would tell more."
         )
     return (
         f"Worker {spread.slowest} takes {digits(spread.ratio)} times as long per batch as the others, which "
@@ -90,14 +91,14 @@ def _data_period(seen: Measures) -> str:
         return "Slow batches recur at a fixed distance in the sampler's order."
     what = "fetches are slow" if pattern.source == "fetch" else "deliveries stall"
     return (
-        f"Every {_ordinal(fit.period)} batch of the sampler's order: {what} at rank {fit.phase} modulo {fit.period}; "
-        f"{percent(seen.steady_share)} of the time is waiting."
+        f"Every {ordinal(fit.period)} batch of the sampler's order: {what} at rank {fit.phase} modulo "
+        f"{fit.period}; {percent(seen.steady_share)} of the time is waiting."
     )
 
 
 def _worker_period(seen: Measures) -> str:
     fit = seen.fetch.by_turn if seen.fetch is not None else None
-    every = _ordinal(fit.period) if fit is not None else "k-th"
+    every = ordinal(fit.period) if fit is not None else "k-th"
     return (
         f"Every {every} fetch of each worker is slow, whatever the batch; "
         f"{percent(seen.steady_share)} of the time is waiting."

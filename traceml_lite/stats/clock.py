@@ -1,0 +1,135 @@
+"""Clock: do events recur at a fixed distance in seconds?
+
+The variant of ``cadence`` for causes outside the loop (a job, a quota, another process): regular in time,
+whatever batch is being made. Tested against events at random times; unseen ones between are allowed for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+# A clock needs four events: three gaps can be even by chance too easily (p >= 0.01 in the null below).
+MIN_CLOCK_EVENTS = 4
+# Monte-Carlo draws behind a clock's p-value, and the tail of them below which it is extrapolated.
+CLOCK_DRAWS = 400
+EXTRAPOLATED_TAIL = 0.05
+# A clock is fitted to the first of this many events: more add cost and no certainty.
+MAX_CLOCK_EVENTS = 96
+
+
+@dataclass(frozen=True, slots=True)
+class ClockFit:
+    """How well a fixed time between events explains them, some of them possibly unseen."""
+
+    period_ns: float
+    offset_ns: float
+    """Time of the event numbered 0."""
+    deviation: float
+    """Root mean square distance from the regular times, as a share of the period."""
+    p_value: float
+    """Chance that events at random times are as regular."""
+    events: int
+    cycles: int
+    """Periods between the first and the last event."""
+
+
+def _evenness(times: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Period and relative deviation of each row, if every event was seen."""
+    number = np.arange(times.shape[1], dtype=np.float64)
+    centred = number - number.mean()
+    period = np.maximum(times @ centred / (centred**2).sum(), 1e-9)
+    residual = times - times.mean(axis=1, keepdims=True) - period[:, None] * centred
+    freedom = max(times.shape[1] - 2, 1)
+    return period, np.sqrt((residual**2).sum(axis=1) / freedom) / period
+
+
+def _regularity(times: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Best period of each row of ascending times and its relative deviation.
+
+    Candidates are the lower quartile of the gaps, its half and its third, so that an event unseen now and
+    then does no harm; each is refined by regression on the numbers of the events it implies.
+    """
+    gaps = np.diff(times, axis=1)
+    base = np.quantile(gaps, 0.25, axis=1)
+    scale = np.array([1.0, 0.5, 1.0 / 3.0])
+    best_dev = np.full(times.shape[0], np.inf)
+    best_period = np.ones(times.shape[0])
+    for factor in scale:
+        period = np.maximum(base * factor, 1e-9)
+        for _ in range(4):
+            steps = np.maximum(np.round(gaps / period[:, None]), 1.0)
+            number = np.concatenate([np.zeros((times.shape[0], 1)), np.cumsum(steps, axis=1)], axis=1)
+            centred = number - number.mean(axis=1, keepdims=True)
+            period = (centred * times).sum(axis=1) / np.maximum((centred**2).sum(axis=1), 1e-12)
+            period = np.maximum(period, 1e-9)
+        residual = times - times.mean(axis=1, keepdims=True) - period[:, None] * centred
+        freedom = max(times.shape[1] - 2, 1)
+        deviation = np.sqrt((residual**2).sum(axis=1) / freedom) / period
+        # A shorter period fits anything: it must beat a longer one by more than its own factor.
+        better = deviation < best_dev * (factor if np.isfinite(best_dev).all() else 1.0)
+        best_dev = np.where(better, deviation, best_dev)
+        best_period = np.where(better, period, best_period)
+    return best_period, best_dev
+
+
+def _null_chance(deviation: float, null: NDArray[np.float64], freedom: int) -> float:
+    """Chance of so small a deviation under the null.
+
+    Counted among the draws; below their lower tail it falls with the volume of the deviations, that is with
+    their power ``freedom``.
+    """
+    edge = float(np.quantile(null, EXTRAPOLATED_TAIL))
+    if deviation >= edge:
+        return (1 + int(np.count_nonzero(null <= deviation))) / (null.size + 1)
+    return EXTRAPOLATED_TAIL * (max(deviation, 1e-12) / edge) ** freedom
+
+
+def fit_clock(
+    times_ns: NDArray[np.int64], closest_ns: float = 0.0, seed: int = 0, draws: int = CLOCK_DRAWS
+) -> ClockFit | None:
+    """Fit a fixed time between events and test it against events at random times.
+
+    Args:
+        times_ns: Times of the events, shape ``(m,)``, nanoseconds, ascending.
+        closest_ns: Events cannot be closer than this for other reasons (a full queue must first run
+            empty; a slow fetch must end), so that random ones would be no closer either.
+        seed: Of the Monte-Carlo null.
+        draws: Null runs.
+
+    Returns:
+        The fit, or None with fewer than four events or events at one time.
+
+    The null: gaps are the closest distance plus an exponential excess, with the mean of the observed gaps.
+    """
+    times = np.asarray(times_ns, dtype=np.float64)[:MAX_CLOCK_EVENTS]
+    if times.size < MIN_CLOCK_EVENTS or times[-1] <= times[0]:
+        return None
+    rows = times[None, :] - times[0]
+    fits = (_evenness(rows), _regularity(rows))
+    gaps = np.diff(times)
+    closest = min(max(closest_ns, 0.0), float(gaps.min()))
+    excess = max(float(gaps.mean()) - closest, 1e-9)
+    random = np.random.default_rng(seed)
+    null_gaps = closest + random.exponential(excess, size=(draws, gaps.size))
+    null_times = np.concatenate([np.zeros((draws, 1)), np.cumsum(null_gaps, axis=1)], axis=1)
+    null = (_evenness(null_times), _regularity(null_times))
+    # Two ways to be regular, with every event seen or with some unseen: the likelier one, charged for both.
+    chances = [
+        _null_chance(fit[1][0], by_chance[1], gaps.size - 1)
+        for fit, by_chance in zip(fits, null, strict=True)
+    ]
+    best = int(np.argmin(chances))
+    period, deviation = float(fits[best][0][0]), float(fits[best][1][0])
+    cycles = round((times[-1] - times[0]) / period)
+    centre = times.mean() - period * np.round((times - times[0]) / period).mean()
+    return ClockFit(
+        period_ns=period,
+        offset_ns=float(centre),
+        deviation=deviation,
+        p_value=float(min(1.0, len(fits) * chances[best])),
+        events=int(times.size),
+        cycles=cycles,
+    )
