@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
 
 from traceml_lite import store
+from traceml_lite.probe.controls import stagger_ns
 from traceml_lite.probe.override import Overrides, PassEnd, installed
 from traceml_lite.probe.session import record
 
@@ -217,13 +220,31 @@ def test_trivial_gives_zeros_after_the_first_fetch_of_each_process(workers):
     assert all(len(batch) == 4 for batch in got)
 
 
-def test_stagger_starts_each_worker_later_than_the_one_before():
+def test_stagger_starts_workers_a_share_of_the_period_apart_however_slowly_they_are_forked(
+    trace_path: Path,
+):
+    period_ns = 400_000_000
     overrides = Overrides(
-        options={"num_workers": 2}, loader=0, deliveries=2, control="stagger", shift_ns=800_000_000
+        options={"num_workers": 2}, loader=0, deliveries=4, control="stagger", shift_ns=period_ns
     )
-    began_s = time.monotonic()
-    drive(lambda: DataLoader(Numbers(), 4), overrides)
-    assert time.monotonic() - began_s > 0.4
+    with record(trace_path):
+        drive(lambda: DataLoader(Numbers(slow_s=0.02), 1), overrides)
+    table = store.load(trace_path).main.fetches
+    first = [int(table["fetch_start_ns"][table["worker"] == worker].min()) for worker in (0, 1)]
+    # perf_counter and monotonic are one clock on Linux. A busy host may add to a start, so it is a window.
+    apart = (first[1] - first[0]) % period_ns / period_ns
+    assert 0.3 < apart < 0.7
+
+
+@given(
+    worker=st.integers(0, 7),
+    period_ns=st.integers(1, 10**10),
+    now_ns=st.integers(0, 10**15),
+)
+def test_every_place_in_the_period_is_met_within_one_period(worker, period_ns, now_ns):
+    wait_ns = stagger_ns(worker, 8, period_ns, now_ns)
+    assert 0 <= wait_ns < period_ns
+    assert (now_ns + wait_ns) % period_ns == period_ns * worker // 8 % period_ns
 
 
 class Threads(Numbers):

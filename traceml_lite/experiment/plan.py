@@ -13,7 +13,13 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from traceml_lite._errors import UsageError
-from traceml_lite.experiment.control import CONTROLS, Control, control_named, deliveries_needed
+from traceml_lite.experiment.control import (
+    CEILING_BATCHES,
+    CONTROLS,
+    Control,
+    control_named,
+    deliveries_needed,
+)
 from traceml_lite.experiment.settings import Setting, parse_settings, show
 from traceml_lite.probe.options import resolve_options
 
@@ -341,6 +347,10 @@ def _shared_arms(
             base.environment,
         )
     name = f"{base.label} [{control.name}]"
+    if control.name == "ceiling":
+        # What is fetched for real before the replay is its warm-up.
+        one: _Arm = arm(name, changed, deliveries, control="ceiling")
+        return [replace(one, deliveries=deliveries + CEILING_BATCHES, warmup=CEILING_BATCHES)]
     if control.name == "repeat":
         workers = max(1, _workers(facts, base))
         # A multiple of the workers, so that in order each rank goes to the same worker both times.
@@ -348,7 +358,7 @@ def _shared_arms(
         if facts.batches is not None and facts.batches < rounds:
             rounds = facts.batches
             notes.add(f"repeat: the epoch has {rounds} batches, so that many are fetched twice")
-        one: _Arm = arm(name, changed, 2 * rounds, control="repeat", repeat_after=rounds)
+        one = arm(name, changed, 2 * rounds, control="repeat", repeat_after=rounds)
         return [replace(one, deliveries=2 * rounds, warmup=0)]
     wanted = deliveries
     if control.name == "persistent":

@@ -38,7 +38,7 @@ class WorkerStart:
         user: The script's ``worker_init_fn``, or None.
         workers: Number of workers of the loader.
         control: Name of the control that acts in workers, or None.
-        shift_ns: For ``stagger``: worker k begins k/workers of this later.
+        shift_ns: For ``stagger``: the period; worker k begins k/workers of it after the first one.
         opened: Folder in which each worker leaves the list of files it opened, or None.
     """
 
@@ -65,7 +65,16 @@ class WorkerStart:
         elif self.control == "trivial":
             ZEROS.activate()
         elif self.control == "stagger":
-            time.sleep(self.shift_ns * worker / self.workers / 1e9)
+            time.sleep(stagger_ns(worker, self.workers, self.shift_ns, time.monotonic_ns()) / 1e9)
+
+
+def stagger_ns(worker: int, workers: int, period_ns: int, now_ns: int) -> int:
+    """How long a worker waits for its place in the period, nanoseconds.
+
+    Places are moments of the clock that all processes share and not delays from a worker's own start: forks
+    are themselves some milliseconds apart, which would add up to another phase than the one that is wanted.
+    """
+    return int((period_ns * worker // workers - now_ns) % period_ns) if period_ns > 0 else 0
 
 
 def one_thread() -> list[str]:

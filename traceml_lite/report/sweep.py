@@ -26,6 +26,9 @@ from traceml_lite.report import format as f
 _LABEL = 13
 # A condition's name beyond this is shortened in the middle.
 _NAME = 34
+# Controls whose question is the cadence, which takes both arms in full to judge; the others' answers are in a
+# sentence.
+_SIDE_BY_SIDE = ("in_order", "stagger")
 # Disturbed passes that are listed; where nearly all are, a few tell what of.
 _DISTURBED = 3
 
@@ -43,11 +46,11 @@ def render_sweep(result: SweepResult) -> list[str]:
     if result.laws is not None:
         blocks.append(_laws(result.laws))
     blocks.append([line for answer in result.controls for line in _control(answer)])
-    neighbours = [one for one in result.comparisons if not _is_control(one, result)]
+    neighbours = [one for one in result.comparisons if _is_control(one, result) is None]
     blocks.append(_neighbours(neighbours))
     blocks.append(_passes(result.passes))
     for one in result.comparisons:
-        if _is_control(one, result):
+        if _is_control(one, result) in _SIDE_BY_SIDE:
             blocks.append(render_comparison(one))
     blocks.append(_disturbed(_all_disturbed(result)))
     blocks.append(_listed("notes", result.notes))
@@ -280,6 +283,6 @@ def _listed(label: str, texts: Sequence[str]) -> list[str]:
     return lines
 
 
-def _is_control(comparison: ArmComparison, result: SweepResult) -> bool:
-    controls = {one.name for one in result.conditions if one.control is not None}
-    return comparison.b.name in controls
+def _is_control(comparison: ArmComparison, result: SweepResult) -> str | None:
+    """Name of the control that arm B is, or None."""
+    return next((one.control for one in result.conditions if one.name == comparison.b.name), None)
