@@ -230,7 +230,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault("storage", (), ("storage",), None, consumer="paced:1ms", make=uncached),
     Fault("remote", ("uniform",), ("remote",), "remote", _options(latency_ms=30.0), "paced:5ms"),
     Fault("lock", (), ("lock",), "lock", _options(held_ms=15.0), "paced:3ms"),
-    Fault("memory", (), ("memory",), "memory", _options(), "none", 1500),
+    Fault("memory", (), ("memory",), "memory", _options(kept_kib=4096), "none", 800),
     Fault("delivery", (), ("delivery",), "delivery", _options(fields=48), "paced:2ms", 160),
     Fault("start", ("start_up",), ("start",), "start", _options(), "paced:10ms", 120),
     Fault("step-starved", ("none",), ("step_starved",), "step-starved", _options(), "busy:10ms",

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from traceml_lite.diagnose.costs import blocked, compute, handover, paging, step
+from traceml_lite.diagnose.costs.budget import HANDOVER_FLOOR_NS
 from traceml_lite.diagnose.costs.contention import Starved, starved_consumer
 from traceml_lite.diagnose.costs.evidence import loader_matters
 from traceml_lite.diagnose.costs.facts import CostFacts
@@ -65,6 +66,9 @@ UNSEEN_WORKERS = 0.6
 # Costs of blocked time, and how sure one may be of them when run-queue delay was not read.
 BLOCKED = frozenset({"storage", "remote"})
 QUEUE_UNREAD = 0.7
+# A handover of less than three times what any worker needs is named with a reservation: a quick fetch beside
+# it may be the limit just as much.
+NEAR_FLOOR, NEAR_FLOOR_CONFIDENCE = 3, 0.65
 TOP_CONFIDENCE, LOW_CONFIDENCE = 0.97, 0.6
 
 
@@ -192,6 +196,9 @@ def _of_the_loader(facts: CostFacts, evidence: dict[str, Evidence]) -> Verdict:
     if best.key in BLOCKED and facts.fetches is not None and facts.fetches.run_queue_ns is None:
         # Part of the time that looks blocked may have been spent waiting for a CPU.
         confidence = min(confidence, QUEUE_UNREAD)
+    per_batch = facts.budget.handover_ns / max(1, facts.steps.deliveries)
+    if best.key == "delivery" and per_batch < NEAR_FLOOR * HANDOVER_FLOOR_NS:
+        confidence = min(confidence, NEAR_FLOOR_CONFIDENCE)
     return Verdict(best.key, confidence, statement_of(best.key, facts))
 
 
