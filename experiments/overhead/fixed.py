@@ -83,7 +83,7 @@ def count(pid: int) -> tuple[int, int]:
 
 
 def main() -> None:
-    args = _harness.parser(__doc__, rounds=5).parse_args()
+    args = _harness.parser(__doc__, rounds=3).parse_args()
     tools = [t for t in TOOLS if t != "TraceML" or _harness.have_traceml()]
     found: dict[str, list[dict[str, float]]] = {tool: [] for tool in tools}
     for turn in range(args.rounds):

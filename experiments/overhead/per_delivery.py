@@ -24,8 +24,8 @@ PLACES = {
 
 
 def main() -> None:
-    options = _harness.parser(__doc__, rounds=5)
-    options.add_argument("--pairs", type=int, default=1500)
+    options = _harness.parser(__doc__, rounds=3)
+    options.add_argument("--pairs", type=int, default=1000)
     options.add_argument("--place", choices=PLACES, action="append")
     args = options.parse_args()
     for place in args.place or PLACES:
