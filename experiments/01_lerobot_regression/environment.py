@@ -27,9 +27,6 @@ HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parents[1]
 HOME = REPOSITORY / "build" / "lerobot"
 PYTHON = "3.11"
-# Where torch's CPU build is published; used unless pip's own configuration leads to a local wheel of it.
-TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
-
 # Folder laid ahead of the base environment, to what is installed in it without dependencies.
 OVERLAYS = {
     "lerobot-0.4.1": ("lerobot==0.4.1",),
@@ -174,14 +171,16 @@ class _Installer:
         limits = [] if dependencies else ["--no-deps"]
         local_torch = any(list(Path(link).glob("torch-*+cpu-*.whl")) for link in self._links)
         if self._uv is None:
-            places = [] if local_torch or dependencies else ["--extra-index-url", TORCH_CPU_INDEX]
-            _run([str(python), "-m", "pip", "install", "--quiet", *limits, *places, *requirements])
+            if not local_torch and not dependencies:
+                # pip alone would need to be told where torch's CPU build is published; uv knows.
+                raise SystemExit("expected uv, or a wheel of torch's CPU build that pip finds; try: pip install uv")
+            _run([str(python), "-m", "pip", "install", "--quiet", *limits, *requirements])
             return
         # uv does not read pip's configuration, so what it says about places is passed on.
         places = [part for link in self._links for part in ("--find-links", link)]
         places += [part for index in self._index for part in ("--default-index", index)]
         if not local_torch and not dependencies:
-            places += ["--index", TORCH_CPU_INDEX, "--index-strategy", "unsafe-best-match"]
+            places += ["--torch-backend", "cpu"]
         _run(
             [self._uv, "pip", "install", "--quiet", "--python", str(python), *limits, *places, *requirements]
         )
