@@ -173,7 +173,9 @@ class _Installer:
         if self._uv is None:
             if not local_torch and not dependencies:
                 # pip alone would need to be told where torch's CPU build is published; uv knows.
-                raise SystemExit("expected uv, or a wheel of torch's CPU build that pip finds; try: pip install uv")
+                raise SystemExit(
+                    "expected uv, or a wheel of torch's CPU build that pip finds; try: pip install uv"
+                )
             _run([str(python), "-m", "pip", "install", "--quiet", *limits, *requirements])
             return
         # uv does not read pip's configuration, so what it says about places is passed on.
