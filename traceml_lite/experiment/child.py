@@ -91,6 +91,7 @@ def run_pass(spec: Spec) -> dict[str, Any]:
         seed=spec.seed,
         control=spec.control,
         shift_ns=spec.shift_ns,
+        meeting=str(folder / "stagger"),
         cached_batches=CEILING_BATCHES,
         endless=spec.endless,
         repeat_after=spec.repeat_after,

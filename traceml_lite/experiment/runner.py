@@ -211,7 +211,9 @@ def _run_one(
     if one.control == "stagger":
         shift_ns = _fetch_ns(folder, plan, one, results, facts)
         spec = replace(spec, shift_ns=shift_ns)
-        notes.append(f"worker k starts k/{one.workers} of {shift_ns / 1e6:.3g} ms after the first one")
+        notes.append(
+            f"worker k begins its first fetch k/{one.workers} of {shift_ns / 1e6:.3g} ms after worker 0"
+        )
     files = folder.read_files()
     cache = _prepare_cache(request.cache, files, notes)
     base = PassResult(

@@ -39,6 +39,7 @@ class WorkerStart:
         workers: Number of workers of the loader.
         control: Name of the control that acts in workers, or None.
         shift_ns: For ``stagger``: the period; worker k begins k/workers of it after the first one.
+        meeting: For ``stagger``: path of a file, not there yet, by which workers agree on the first start.
         opened: Folder in which each worker leaves the list of files it opened, or None.
     """
 
@@ -49,10 +50,11 @@ class WorkerStart:
         workers: int,
         control: str | None = None,
         shift_ns: int = 0,
+        meeting: str = "",
         opened: str | None = None,
     ) -> None:
         self.user, self.workers, self.control = user, workers, control
-        self.shift_ns, self.opened = shift_ns, opened
+        self.shift_ns, self.meeting, self.opened = shift_ns, meeting, opened
 
     def __call__(self, worker: int) -> None:
         """Run in the worker before its first fetch."""
@@ -63,18 +65,31 @@ class WorkerStart:
         if self.control == "threads":
             one_thread()
         elif self.control == "trivial":
-            ZEROS.activate()
+            FETCHES.activate(zeros_after_first())
         elif self.control == "stagger":
-            time.sleep(stagger_ns(worker, self.workers, self.shift_ns, time.monotonic_ns()) / 1e9)
+            FETCHES.activate(late_first(worker, self.workers, self.shift_ns, self.meeting))
 
 
-def stagger_ns(worker: int, workers: int, period_ns: int, now_ns: int) -> int:
-    """How long a worker waits for its place in the period, nanoseconds.
+def meet(path: str, now_ns: int) -> int:
+    """The moment that all processes which come here agree on: that of the first to come.
 
-    Places are moments of the clock that all processes share and not delays from a worker's own start: forks
-    are themselves some milliseconds apart, which would add up to another phase than the one that is wanted.
+    A file that is linked into place, since it works alike for fork, spawn and forkserver.
+
+    Args:
+        path: Of the file.
+        now_ns: On the clock that all processes of one boot share.
+
+    Raises:
+        OSError: The folder cannot be written.
     """
-    return int((period_ns * worker // workers - now_ns) % period_ns) if period_ns > 0 else 0
+    beside = f"{path}.{os.getpid()}"
+    with open(beside, "w", encoding="ascii") as file:
+        file.write(str(now_ns))
+    with contextlib.suppress(FileExistsError):
+        os.link(beside, path)
+    os.unlink(beside)
+    with open(path, encoding="ascii") as file:
+        return int(file.read())
 
 
 def one_thread() -> list[str]:
@@ -105,48 +120,76 @@ def one_thread() -> list[str]:
     return told
 
 
-class ZerosAfterFirst:
-    """From the second fetch of a process on, a fetch gives zeros of the first one's shapes.
+class WorkerFetches:
+    """A control that acts on the fetches of a worker, from its first one on.
 
-    What remains is everything but the data set: collating is gone too; delivery, pinning and the host stay.
-    Installed in the consumer before any loader is used and inherited by its workers, which switch it on for
-    themselves: the probe keeps the method that it finds first.
+    Installed, inactive, in the consumer before any loader is used and inherited by its workers, which
+    activate it for themselves: the probe keeps the method that it finds first.
     """
 
     def __init__(self) -> None:
         self._undo: passes.Undo | None = None
-        self._active = False
-        self._first: Any = None
-        self._has_first = False
+        self._around: Callable[[Callable[[], Any]], Any] | None = None
 
     def install(self) -> passes.Undo:
-        """Put the switch, off, in front of the fetches of this process; the second call changes nothing."""
+        """Put it in front of the fetches of this process; the second call changes nothing."""
         if self._undo is None:
-            self._undo = passes.wrap_fetches(self._around)
+            self._undo = passes.wrap_fetches(self._fetch)
         return self._uninstall
 
-    def activate(self) -> None:
-        """Switch it on in this process, from its next fetch on."""
+    def activate(self, around: Callable[[Callable[[], Any]], Any]) -> None:
+        """From the next fetch of this process on, ``around(fetch)`` gives the batch."""
         self.install()
-        self._active = True
-        self._first, self._has_first = None, False
+        self._around = around
 
     def _uninstall(self) -> None:
         if self._undo is not None:
             self._undo()
-        self._undo, self._active = None, False
+        self._undo, self._around = None, None
 
-    def _around(self, dataset: Any, fetch: Callable[[], Any]) -> Any:
-        if not self._active:
-            return fetch()
-        if not self._has_first:
-            self._first, self._has_first = fetch(), True
-            return self._first
-        return map_leaves(self._first, _zeros)
+    def _fetch(self, dataset: Any, fetch: Callable[[], Any]) -> Any:
+        return fetch() if self._around is None else self._around(fetch)
 
 
 # One per process, as the methods that it stands in front of are.
-ZEROS = ZerosAfterFirst()
+FETCHES = WorkerFetches()
+
+
+def zeros_after_first() -> Callable[[Callable[[], Any]], Any]:
+    """From the second fetch on, zeros of the first one's shapes.
+
+    What remains is everything but the data set: collating is gone too; delivery, pinning and the host stay.
+    """
+    first: list[Any] = []
+
+    def around(fetch: Callable[[], Any]) -> Any:
+        if not first:
+            first.append(fetch())
+            return first[0]
+        return map_leaves(first[0], _zeros)
+
+    return around
+
+
+def late_first(worker: int, workers: int, period_ns: int, meeting: str) -> Callable[[Callable[[], Any]], Any]:
+    """The first fetch begins k/W of the period after the pool's first; it is that much longer in the trace.
+
+    Not in ``worker_init_fn``: indices come only when the last worker has been forked, and whoever waited less
+    than that would start together after all. And in the order of the workers: were the first one last, every
+    round would wait for it, and ordered delivery would keep the cadence though no two are in phase.
+    """
+    waited = False
+
+    def around(fetch: Callable[[], Any]) -> Any:
+        nonlocal waited
+        if not waited:
+            waited = True
+            now_ns = time.monotonic_ns()
+            due_ns = meet(meeting, now_ns) + period_ns * worker // workers
+            time.sleep(max(0, min(due_ns - now_ns, period_ns)) / 1e9)
+        return fetch()
+
+    return around
 
 
 def replay_after(count: int, wanted: Callable[[Any], bool]) -> passes.Undo:

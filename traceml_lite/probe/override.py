@@ -58,6 +58,8 @@ class Overrides:
     control: str | None = None
     shift_ns: int = 0
     """For ``stagger``: the period over which the workers' starts are spread."""
+    meeting: str = ""
+    """For ``stagger``: path of a file by which workers agree on the first start."""
     cached_batches: int = 1
     """For ``ceiling``: batches to fetch for real before they are replayed."""
     endless: bool = False
@@ -126,7 +128,7 @@ class Session:
         changed = dict(resolved.arguments)
         self._add_worker_start(changed)
         if self.overrides.control == "trivial" and not changed.get("num_workers", 0):
-            controls.ZEROS.activate()
+            controls.FETCHES.activate(controls.zeros_after_first())
         return seen, changed
 
     def constructed(self, loader: Any, seen: LoaderSeen) -> None:
@@ -201,6 +203,8 @@ class Session:
             workers=workers,
             control=control,
             shift_ns=self.overrides.shift_ns,
+            # Each set of workers has a meeting of its own.
+            meeting=f"{self.overrides.meeting}.{sum(one.constructed for one in self.loaders)}",
             opened=self.overrides.opened,
         )
 
@@ -337,8 +341,8 @@ def installed(overrides: Overrides) -> Iterator[Session]:
     undo.append(passes.watch_iterators(session.watch))
     if overrides.control == "ceiling":
         undo.append(controls.replay_after(overrides.cached_batches, session.is_chosen_dataset))
-    elif overrides.control == "trivial":
-        undo.append(controls.ZEROS.install())
+    elif overrides.control in ("trivial", "stagger"):
+        undo.append(controls.FETCHES.install())
     try:
         yield session
     finally:
