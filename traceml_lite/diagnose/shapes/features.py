@@ -53,6 +53,9 @@ class Features:
     prefetch: int
     in_order: bool | None
     wait_ns: Int
+    starved_ns: Int
+    """The part of each wait in which the batch was still being fetched: what remains is hand-over, or a
+    consumer that had no CPU. The whole wait where fetch times are missing."""
     step_ns: Int
     """-1 where missing; all -1 when the run has no steps."""
     ask_ns: Int
@@ -89,11 +92,11 @@ class Features:
         """Time of the whole run, as far as measured."""
         return float(self.wait_ns.sum(dtype=np.float64) + np.maximum(self.step_ns, 0).sum(dtype=np.float64))
 
-    def share_of_time(self, where: Mask) -> float:
-        """Share of the selected deliveries' own time that was waiting, in [0, 1]; 0 without any time."""
-        waited = float(self.wait_ns[where].sum(dtype=np.float64))
+    def share_of_time(self, part_ns: Int, where: Mask) -> float:
+        """Share of the selected deliveries' own time that a part of it takes, in [0, 1]; 0 without any."""
         stepped = float(np.maximum(self.step_ns[where], 0).sum(dtype=np.float64))
-        return waited / (waited + stepped) if waited + stepped > 0 else 0.0
+        total = float(self.wait_ns[where].sum(dtype=np.float64)) + stepped
+        return float(part_ns[where].sum(dtype=np.float64)) / total if total > 0 else 0.0
 
 
 def _measured(table: Table, name: str, least: int = 0) -> Int | None:
@@ -187,6 +190,15 @@ def _fetches(
     )
 
 
+def _starved(waits: Int, asked: Int, fetches: Fetches | None) -> Int:
+    if fetches is None:
+        return waits
+    starved: Int = waits.copy()
+    at = fetches.delivery
+    starved[at] = np.minimum(np.maximum(fetches.end_ns - asked[at], 0), waits[at])
+    return starved
+
+
 def _worker_count(table: Table, configured: int | None) -> int | None:
     if configured is not None:
         return configured
@@ -232,19 +244,21 @@ def extract(loader: LoaderTrace, stall_ns: int | None = None) -> Features | None
     steady = in_epoch >= first_round
     if np.count_nonzero(steady) < min(4, n):
         steady = in_epoch >= 1 if n > starts.size else np.ones(n, dtype=np.bool_)
-    threshold = stall_threshold_ns(waits[steady], known, stall_ns)
     asked = _measured(table, "ask_ns")
     if asked is None:
         asked = np.cumsum(waits + np.maximum(steps, 0)) - waits - np.maximum(steps, 0)
     fetches, missing, measured = _fetches(
         table, segment, in_epoch, asked, waits, workers, loader.config.in_order
     )
+    starved = _starved(waits, asked, fetches)
+    threshold = stall_threshold_ns(starved[steady], known, stall_ns)
     return Features(
         n=n,
         workers=workers,
         prefetch=prefetch,
         in_order=loader.config.in_order,
         wait_ns=waits,
+        starved_ns=starved,
         step_ns=steps,
         ask_ns=asked,
         step_median_ns=float(np.median(known)) if known.size else float("nan"),
@@ -254,7 +268,7 @@ def extract(loader: LoaderTrace, stall_ns: int | None = None) -> Features | None
         fill=max(1, (workers or 1) * prefetch) if workers != 0 else 1,
         steady=steady,
         threshold=threshold,
-        stalled=waits > threshold.value_ns,
+        stalled=starved > threshold.value_ns,
         fetches=fetches,
         fetch_missing=missing,
         worker_measured=measured,

@@ -66,7 +66,9 @@ class Measures:
     load: float
     """Usual fetch time over workers times step: above 1 the pool cannot keep up. nan without fetch times."""
     steady_share: float
-    """Waiting as a share of the time, first rounds of every epoch left out."""
+    """Waiting for fetches as a share of the time, first rounds of every epoch left out."""
+    wait_share: float
+    """All waiting as a share of that time: hand-over and a consumer without CPU included."""
     late_share: float
     """The same behind everything that was dispatched before the first ask; nan if too little is left."""
     start_share: float
@@ -205,7 +207,7 @@ def measure(features: Features, cpus_usable: float | None = None) -> Measures:
     """All numbers of one run; ``cpus_usable`` is None where it is not known."""
     fetch = fetch_pattern(features)
     wait = wait_pattern(features, alone=fetch is None)
-    waits, steady, n = features.wait_ns, features.steady, features.n
+    waits, steady, n = features.starved_ns, features.steady, features.n
     step = features.step_median_ns
     size = features.round
     floor = max(WAIT_FLOOR_NS, STALL_FLOOR_STEPS * step if step > 0 else 0.0)
@@ -236,7 +238,8 @@ def measure(features: Features, cpus_usable: float | None = None) -> Measures:
         epoch_wait = float(np.median(at_start)) / step if step > 0 else float("inf")
         epoch_time = float(at_start.sum()) / total if total > 0 else 0.0
 
-    low, high = np.quantile(waits[steady], [0.1, 0.9]) if steady.any() else (0.0, 0.0)
+    whole = features.wait_ns[steady]
+    low, high = np.quantile(whole, [0.1, 0.9]) if whole.size else (0.0, 0.0)
     share = float(waited.sum() / max(1, steady.sum()))
     again, again_p = float("nan"), 1.0
     places = np.flatnonzero(waited)
@@ -258,8 +261,9 @@ def measure(features: Features, cpus_usable: float | None = None) -> Measures:
         fetch=fetch,
         wait=wait,
         load=load,
-        steady_share=features.share_of_time(steady),
-        late_share=features.share_of_time(later) if enough else float("nan"),
+        steady_share=features.share_of_time(waits, steady),
+        wait_share=features.share_of_time(features.wait_ns, steady),
+        late_share=features.share_of_time(waits, later) if enough else float("nan"),
         start_share=float(waits[:head].sum()) / total if total > 0 else 0.0,
         first_load=float(waits[: features.first_round].sum()) / (size * step) if step > 0 else float("inf"),
         pace_load=(total / n) / step if step > 0 else float("inf"),
@@ -271,7 +275,7 @@ def measure(features: Features, cpus_usable: float | None = None) -> Measures:
         epoch_time_share=epoch_time,
         low_wait_steps=float(low) / step if step > 0 else float("inf"),
         wait_ratio=float(high) / max(float(low), 1.0),
-        top_tenth=top_share(waits[steady], 0.1),
+        top_tenth=top_share(whole, 0.1),
         waited=waited,
         waited_share=share,
         recurrence=again,

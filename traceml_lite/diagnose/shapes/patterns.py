@@ -21,7 +21,7 @@ from traceml_lite.stats.cadence import (
     scan_periods,
 )
 from traceml_lite.stats.clock import ClockFit, fit_clock
-from traceml_lite.stats.tails import Modes, split_modes
+from traceml_lite.stats.tails import Modes, split_modes, stall_wait_share
 
 # Two modes of fetch times: one mode cut in two has a separation below 3.5, on 16 draws below 5.
 SLOW_SEPARATION = 5.0
@@ -77,6 +77,8 @@ class Pattern:
     """One phase per worker: is it always the same worker?"""
     clock: ClockFit | None
     """At the best fixed time between groups of overlapping slow ones."""
+    carried: float
+    """Share of the steady waiting during which a slow fetch was under way, in [0, 1]; for stalls, theirs."""
     groups: int
     """Groups of slow fetches that end together (of stalls: their number)."""
     together: float
@@ -173,6 +175,26 @@ def _folded(hits: Int, places: Int, phase: Int, period: int) -> tuple[Int, Int]:
     )
 
 
+def _carried(features: Features, fetches: Fetches, events: Int) -> float:
+    """Share of the steady waiting for fetches that falls within slow fetches."""
+    starved = np.where(features.steady, features.starved_ns, 0)
+    total = float(starved.sum(dtype=np.float64))
+    if not events.size or total <= 0:
+        return 0.0
+    order = events[np.argsort(fetches.start_ns[events], kind="stable")]
+    start, reach = fetches.start_ns[order], np.maximum.accumulate(fetches.end_ns[order])
+    heads = np.flatnonzero(np.concatenate([[True], start[1:] > reach[:-1]]))
+    opened, closed = start[heads], reach[np.append(heads[1:], order.size) - 1]
+    # Time within the merged slow fetches up to any moment: linear between their ends.
+    edges = np.stack([opened, closed], axis=1).ravel().astype(np.float64)
+    within = np.repeat(np.cumsum(closed - opened, dtype=np.float64), 2)
+    within[::2] -= closed - opened
+    waiting = starved > 0
+    asked = features.ask_ns[waiting].astype(np.float64)
+    inside = np.interp(asked + starved[waiting], edges, within) - np.interp(asked, edges, within)
+    return float(inside.sum()) / total
+
+
 def _scan(events: Int, total: int, restarts: Int) -> PeriodFit | None:
     """The best period of the whole run, or of its first events where the phase has slipped since."""
     fit = scan_periods(events, total, restarts)
@@ -203,7 +225,10 @@ def fetch_pattern(features: Features) -> Pattern | None:
     over, together = np.zeros(0, dtype=np.int64), 0.0
     if events.size:
         usual_ns = float(np.median(fetches.ns[~mask])) if not mask.all() else 0.0
-        over, together = _groups(fetches, events, usual_ns)
+        # The first fetches of the run open files and warm caches: they are no moment of a clock.
+        later = events[events >= features.first_round]
+        if later.size:
+            over, together = _groups(fetches, later, usual_ns)
     return Pattern(
         source="fetch",
         mask=mask,
@@ -215,6 +240,7 @@ def fetch_pattern(features: Features) -> Pattern | None:
         by_turn=_by_turn(events, fetches) if events.size and known else None,
         by_worker=by_worker,
         clock=fit_clock(over, float(np.median(fetches.ns[events])) if events.size else 0.0),
+        carried=_carried(features, fetches, events),
         groups=int(over.size),
         together=together,
     )
@@ -234,9 +260,9 @@ def wait_pattern(features: Features, alone: bool = True) -> Pattern:
     events = np.flatnonzero(mask)
     workers = features.workers or 0
     starts = features.epoch_starts
-    high = float(np.median(features.wait_ns[mask])) if events.size else 0.0
+    high = float(np.median(features.starved_ns[mask])) if events.size else 0.0
     rest = kept & ~mask
-    low = float(np.median(features.wait_ns[rest])) if rest.any() else 0.0
+    low = float(np.median(features.starved_ns[rest])) if rest.any() else 0.0
     got: NDArray[np.int64] = features.ask_ns[events] + features.wait_ns[events]
     return Pattern(
         source="wait",
@@ -249,6 +275,7 @@ def wait_pattern(features: Features, alone: bool = True) -> Pattern:
         by_turn=None,
         by_worker=None,
         clock=fit_clock(got) if alone else None,
+        carried=stall_wait_share(features.wait_ns[features.steady], features.stalled[features.steady]),
         groups=int(events.size),
         together=float("nan"),
     )

@@ -45,6 +45,8 @@ OVERLOAD = 1.25
 AGREEMENT = 2.2
 # Ready batches in a row, in queue lengths: a full queue, and as much again made while it empties at load 2.
 LONGEST_CALM = 1.8
+# Share of the waiting that slow fetches must carry to be what the loop waits for.
+CARRIED = 0.4
 # Waiting off the phase: in a pool the rest of the round comes late by its spread, behind one slow worker
 # everybody else is ready.
 OFF_PHASE_POOL = 0.02
@@ -124,7 +126,7 @@ def off_phase(seen: Measures) -> float:
     fit, features = seen.wait.by_count, seen.features
     if fit is None or fit.events == 0:
         return float("nan")
-    waits = np.where(features.steady, features.wait_ns, 0)
+    waits = np.where(features.steady, features.starved_ns, 0)
     total = float(waits.sum())
     on = (features.in_epoch % fit.period) == fit.phase
     return float(waits[~on].sum()) / total if total > 0 else float("nan")
@@ -176,7 +178,7 @@ def saturated_pool(seen: Measures) -> Evidence:
             unrest(seen)
             * above(seen.load, SATURATED_LOAD, 1.15)
             * alike
-            * (1.0 - _structured(seen.fetch))
+            * (1.0 - _structured(seen.fetch) * above(seen.fetch.carried, CARRIED, 1.4))
             * (1.0 - _two_kinds(seen.fetch))
         )
         load = f"a usual fetch takes {digits(seen.load)} times what {workers} workers have for it"

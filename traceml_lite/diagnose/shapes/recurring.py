@@ -12,6 +12,7 @@ import math
 from traceml_lite.diagnose.shapes.measures import Measures
 from traceml_lite.diagnose.shapes.patterns import SLOW_SHARE, Pattern
 from traceml_lite.diagnose.shapes.pool import (
+    CARRIED,
     cadence_score,
     explained,
     pinned_score,
@@ -132,6 +133,11 @@ def clock_score(seen: Measures, level: float = CLOCK_LEVEL) -> float:
     return score * (1.0 - exact)
 
 
+def _matters(seen: Measures) -> float:
+    """How clearly the loop waits for the slow ones, and not for something beside them."""
+    return above((seen.fetch or seen.wait).carried, 0.6 * CARRIED, 1.4)
+
+
 def _pattern_numbers(pattern: Pattern) -> dict[str, float]:
     numbers = {"slow": float(pattern.events.size), "slow_share": pattern.share, "slow_ratio": pattern.ratio}
     if pattern.scanned is not None:
@@ -160,7 +166,7 @@ def data_period(seen: Measures) -> Evidence:
             missing=["three slow ones, to see whether they recur"],
             measured=False,
         )
-    score = either(unrest(seen), above(seen.steady_share, 0.01, 1.5)) * data_score(seen)
+    score = either(unrest(seen), above(seen.steady_share, 0.01, 1.5)) * data_score(seen) * _matters(seen)
     text = (
         f"{percent(fit.on_phase)} of {fit.events} {_what(pattern)} lie at ranks {fit.phase} modulo "
         f"{fit.period}, {percent(fit.recall)} of these ranks are slow "
@@ -201,7 +207,7 @@ def worker_period(seen: Measures) -> Evidence:
             {"slow": float(seen.fetch.events.size)},
             contradicts=["fewer than two workers have slow fetches"],
         )
-    score = unrest(seen) * turn_score(seen)
+    score = unrest(seen) * turn_score(seen) * _matters(seen)
     text = (
         f"{percent(fit.on_phase)} of {fit.events} slow fetches are a worker's turn {fit.phase} modulo "
         f"{fit.period}, {percent(fit.recall)} of these turns are slow (p = {fit.p_corrected:.1g})"
@@ -227,7 +233,7 @@ def clock_period(seen: Measures) -> Evidence:
             missing=["four slow moments, to see whether they are regular"],
             measured=False,
         )
-    score = either(unrest(seen), above(seen.steady_share, 0.01, 1.5)) * clock_score(seen)
+    score = either(unrest(seen), above(seen.steady_share, 0.01, 1.5)) * clock_score(seen) * _matters(seen)
     text = (
         f"{fit.events} moments of {_what(pattern)} lie {duration(fit.period_ns)} apart, to "
         f"{percent(fit.deviation)} of it (p = {fit.p_value:.2g})"
@@ -283,7 +289,7 @@ def slow_sample(seen: Measures) -> Evidence:
     apart = 0.0
     if pattern.events.size:
         apart = above(pattern.ratio, 2.5, 1.3) * below(pattern.share, SLOW_SHARE + 0.05, 1.05)
-        apart *= _shown(pattern.events.size) * (1.0 - _held_up(seen))
+        apart *= _shown(pattern.events.size) * (1.0 - _held_up(seen)) * above(pattern.carried, CARRIED, 1.4)
     broad = above(seen.heavy_time, HEAVY_TIME, 1.2) * below(seen.load, LIGHT_LOAD, 1.15)
     score = unrest(seen) * either(apart, broad) * (1.0 - regular)
     if pattern.events.size:

@@ -133,12 +133,12 @@ def uniform(seen: Measures) -> Evidence:
     everybody = above(seen.low_wait_steps, UNIFORM_LOW_STEPS, 1.5)
     alike = below(seen.wait_ratio, UNIFORM_RATIO, 1.25)
     alone = 0.0
-    slow_ones = seen.fetch is not None and seen.fetch.share > 0 and seen.fetch.ratio > 3
+    slow_ones = seen.fetch is not None and seen.fetch.events.size > 0 and seen.fetch.carried > 0.4
     if seen.features.workers in (0, 1) and not slow_ones:
         # With one maker of batches there is nobody to be out of step with: waits vary as fetches do.
         alone = below(seen.wait_ratio, 3 * UNIFORM_RATIO, 1.4) * above(seen.waited_share, 0.9, 1.1)
-    even = below(seen.top_tenth, UNIFORM_TOP_TENTH, 1.2)
-    score = unrest(seen) * everybody * either(alike, alone) * even
+    even = below(seen.top_tenth, UNIFORM_TOP_TENTH * (1.25 if alone > alike else 1.0), 1.2)
+    score = above(seen.wait_share, IDLE_SHARE, 1.6) * everybody * either(alike, alone) * even
     numbers = {
         "wait_q90_over_q10": seen.wait_ratio,
         "wait_q10_steps": seen.low_wait_steps,

@@ -26,7 +26,10 @@ def ordinal(number: int) -> str:
 
 
 def _none(seen: Measures) -> str:
-    return f"The loader keeps up: behind the first round {percent(seen.steady_share)} of the time is waiting."
+    text = f"The loader keeps up: behind the first round {percent(seen.wait_share)} of the time is waiting"
+    if seen.wait_share > max(0.02, 2 * seen.steady_share):
+        text += f", {percent(seen.steady_share)} for a batch still being made; the rest is hand-over"
+    return f"{text}."
 
 
 def _start_up(seen: Measures) -> str:
@@ -36,13 +39,13 @@ def _start_up(seen: Measures) -> str:
 
 
 def _uniform(seen: Measures) -> str:
-    share = percent(seen.steady_share)
+    share = percent(seen.wait_share)
     return f"Every batch is waited for, about equally long; {share} of the time is waiting."
 
 
 def _saturated_pool(seen: Measures) -> str:
     workers = seen.features.workers or 0
-    share = percent(seen.steady_share)
+    share = percent(seen.wait_share)
     if seen.fetch is None:
         return (
             f"The waits recur with the round of {workers} workers and take {share} of the time: a pool that "
@@ -56,7 +59,7 @@ def _saturated_pool(seen: Measures) -> str:
 
 def _slow_worker(seen: Measures) -> str:
     workers, spread = seen.features.workers or 0, seen.spread
-    share = percent(seen.steady_share)
+    share = percent(seen.wait_share)
     if spread is None or seen.fetch is None:
         return (
             f"Every {ordinal(workers)} delivery stalls and the others are ready; {share} of the time is "
@@ -71,7 +74,7 @@ def _slow_worker(seen: Measures) -> str:
 def _slow_sample(seen: Measures) -> str:
     pattern = seen.fetch or seen.wait
     what = "fetches" if pattern.source == "fetch" else "waits"
-    share = percent(seen.steady_share)
+    share = percent(seen.wait_share)
     if not pattern.events.size:
         return (
             f"Single {what} far above the rest, at no regular distance, hold up the batches behind them; "
@@ -92,7 +95,7 @@ def _data_period(seen: Measures) -> str:
     what = "fetches are slow" if pattern.source == "fetch" else "deliveries stall"
     return (
         f"Every {ordinal(fit.period)} batch of the sampler's order: {what} at rank {fit.phase} modulo "
-        f"{fit.period}; {percent(seen.steady_share)} of the time is waiting."
+        f"{fit.period}; {percent(seen.wait_share)} of the time is waiting."
     )
 
 
@@ -101,7 +104,7 @@ def _worker_period(seen: Measures) -> str:
     every = ordinal(fit.period) if fit is not None else "k-th"
     return (
         f"Every {every} fetch of each worker is slow, whatever the batch; "
-        f"{percent(seen.steady_share)} of the time is waiting."
+        f"{percent(seen.wait_share)} of the time is waiting."
     )
 
 
@@ -110,7 +113,7 @@ def _clock_period(seen: Measures) -> str:
     every = duration(fit.period_ns) if fit is not None else "fixed time"
     return (
         f"Something holds the loader up every {every}, whatever batch is being made; "
-        f"{percent(seen.steady_share)} of the time is waiting."
+        f"{percent(seen.wait_share)} of the time is waiting."
     )
 
 
@@ -133,7 +136,7 @@ def _drift(seen: Measures) -> str:
     factor = digits(growth.factor) if growth is not None and math.isfinite(growth.factor) else "several"
     return (
         f"{what} get slower over the run: the end takes {factor} times the beginning; "
-        f"{percent(seen.steady_share)} of the time is waiting."
+        f"{percent(seen.wait_share)} of the time is waiting."
     )
 
 
@@ -168,7 +171,7 @@ def _more_deliveries(seen: Measures) -> int:
 
 def undecided(seen: Measures, candidates: tuple[str, ...]) -> str:
     """Why no shape is named, and what would tell."""
-    share = f"{percent(seen.steady_share)} of the time is waiting"
+    share = f"{percent(seen.wait_share)} of the time is waiting"
     more = f"about {_more_deliveries(seen)} more deliveries"
     if seen.fetch is None:
         more += ", or fetch times,"
