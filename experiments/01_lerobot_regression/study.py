@@ -111,6 +111,15 @@ class Study:
         path = self.folder / f"{name}.json"
         return json.loads(path.read_text()) if path.exists() else None
 
+    def without_paths(self, text: str) -> str:
+        """A text for the repository: where things lay on this machine is nobody's business."""
+        words = {str(root): "ROOT" for root in (self.home / "data").glob("*x*")}
+        words |= {str(self.folder): "STUDY", str(self.arm().python): "python", str(self.home): "HOME"}
+        words |= {str(environment.REPOSITORY) + os.sep: ""}
+        for path in sorted(words, key=len, reverse=True):
+            text = text.replace(path, words[path])
+        return text
+
     def trace(self, name: str) -> Path:
         """Where a pass outside a sweep puts its trace; a former one that was cut off is moved away."""
         path = self.folder / "traces" / name

@@ -45,7 +45,8 @@ def write(study: Study) -> tuple[str, str | None]:
         lines = [f"- {name}: {why}" for name, why in study.skipped.items()]
         parts.append("## Not run\n\n" + "\n".join(lines))
     investigated = found.get("investigate", {}).get("text")
-    return "\n\n".join(parts) + "\n", investigated
+    text = study.without_paths("\n\n".join(parts) + "\n")
+    return text, None if investigated is None else study.without_paths(investigated)
 
 
 def _head(study: Study, found: Mapping[str, Any]) -> str:

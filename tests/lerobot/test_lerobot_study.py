@@ -218,6 +218,15 @@ def test_every_pinned_overlay_is_one_that_an_arm_asks_for(study: Any, tmp_path: 
     assert asked == set(study.environment.OVERLAYS)
 
 
+def test_no_path_of_the_machine_gets_into_what_is_kept(study: Any, tmp_path: Path) -> None:
+    (tmp_path / "data" / "96x96").mkdir(parents=True)
+    one = study.study.Study(study.study.SCALES["quick"], tmp_path, tmp_path / "study" / "quick")
+    said = f"probe lerobot:{tmp_path}/data/96x96 {FOLDER.resolve()}/train.py -o {one.folder}/traces/a"
+    assert one.without_paths(said) == (
+        "probe lerobot:ROOT experiments/01_lerobot_regression/train.py -o STUDY/traces/a"
+    )
+
+
 def test_values_are_read_from_the_lines_that_lerobot_logs(study: Any) -> None:
     line = (
         "INFO ot_train.py:346 step:2 smpl:16 ep:0 epch:0.02 loss:9.831 grdn:165.2 updt_s:2.481 data_s:0.015"
