@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from made_passes import made, pool
+from made_sweep_passes import made, pool
 
 from traceml_lite.diagnose.compare import compare_arms
 from traceml_lite.experiment.evidence import answer_control

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_passes import made, pool
+from made_sweep_passes import made, pool
 
 from traceml_lite.diagnose.compare import compare_arms
 from traceml_lite.diagnose.laws import sweep_laws
