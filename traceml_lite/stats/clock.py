@@ -16,6 +16,8 @@ MIN_CLOCK_EVENTS = 4
 # Monte-Carlo draws behind a clock's p-value, and the tail of them below which it is extrapolated.
 CLOCK_DRAWS = 300
 EXTRAPOLATED_TAIL = 0.05
+# By how much of a period half the length must fit better still, to be more than rounding.
+HALF_PERIOD_MARGIN = 0.005
 # A fit this unlikely by chance is compared by closeness only.
 SURE_CHANCE = 0.001
 # A clock is fitted to the first of this many events: more add cost and no certainty.
@@ -75,22 +77,24 @@ def _regularity(times: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArra
             residual -= np.median(residual, axis=1, keepdims=True)
             least = np.partition(residual**2, kept - 1, axis=1)[:, :kept]
             deviation = np.sqrt(least.sum(axis=1) / max(kept - 2, 1)) / period
-            better = deviation < best_dev
+            # A period of half the length fits everything that the whole one does, at twice the distance.
+            better = deviation < (best_dev if factor == 1.0 else 0.5 * best_dev - HALF_PERIOD_MARGIN)
             best_dev = np.where(better, deviation, best_dev)
             best_period = np.where(better, period, best_period)
     return best_period, best_dev
 
 
-def _null_chance(deviation: float, null: NDArray[np.float64], freedom: int) -> float:
+def _null_chance(deviation: float, null: NDArray[np.float64]) -> float:
     """Chance of so small a deviation under the null.
 
-    Counted among the draws; below their lower tail it falls with the volume of the deviations, that is with
-    their power ``freedom``.
+    Counted among the draws; below their lower tail it falls on with the power at which the draws themselves
+    get rarer from their lower quartile to that tail, which is less steep than the tail goes on.
     """
-    edge = float(np.quantile(null, EXTRAPOLATED_TAIL))
-    if deviation >= edge:
+    quartile, edge = (float(q) for q in np.quantile(null, [0.25, EXTRAPOLATED_TAIL]))
+    if deviation >= edge or quartile <= edge:
         return (1 + int(np.count_nonzero(null <= deviation))) / (null.size + 1)
-    return EXTRAPOLATED_TAIL * (max(deviation, 1e-12) / edge) ** freedom
+    power = np.log(0.25 / EXTRAPOLATED_TAIL) / np.log(quartile / edge)
+    return float(EXTRAPOLATED_TAIL * (max(deviation, 1e-12) / edge) ** power)
 
 
 def fit_clock(
@@ -123,10 +127,7 @@ def fit_clock(
     null_times = np.concatenate([np.zeros((draws, 1)), np.cumsum(null_gaps, axis=1)], axis=1)
     null = (_evenness(null_times), _regularity(null_times))
     # Two ways to be regular, with every event seen or with some unseen: the likelier one, charged for both.
-    chances = [
-        _null_chance(fit[1][0], by_chance[1], gaps.size - 1)
-        for fit, by_chance in zip(fits, null, strict=True)
-    ]
+    chances = [_null_chance(fit[1][0], by_chance[1]) for fit, by_chance in zip(fits, null, strict=True)]
     # Both may be far beyond chance: then the closer fit is the better description.
     ranks = [fit[1][0] if p < SURE_CHANCE else 1.0 + p for fit, p in zip(fits, chances, strict=True)]
     best = int(np.argmin(ranks))
