@@ -5,18 +5,24 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from made_sweep_passes import made, pool
 
 from traceml_lite.diagnose.diagnosis import diagnose
 from traceml_lite.diagnose.summary import summarize
 from traceml_lite.experiment import chain
 from traceml_lite.records.results import Verdict
+from traceml_lite.records.run import DELIVERY_COLUMNS, FETCH_COLUMNS, from_arrays
 from traceml_lite.records.sweep import ControlAnswer, GapLaw, Laws, ThroughputLaw
+from traceml_lite.simulate.labelled import labelled_run
 
 
 @pytest.fixture(scope="module")
 def first():
-    run = made("plain", pool(64), fetch_ms=40).run
+    columns, config, _ = labelled_run("pool", 64, seed=1, num_workers=4)
+    names = {column.name for column in DELIVERY_COLUMNS + FETCH_COLUMNS}
+    run = from_arrays(
+        **{name: values for name, values in columns.items() if name in names},
+        **{name: config[name] for name in ("num_workers", "prefetch_factor", "in_order") if name in config},
+    )
     return summarize(run), diagnose(run)
 
 
@@ -149,6 +155,7 @@ def test_growing_pace_rules_the_lock_out(first):
     cost = replace(told.diagnosis.cost, candidates=("lock", "remote"))
     told = replace(told, diagnosis=replace(told.diagnosis, cost=cost))
     assert chain.verdict_cost(told).candidates == ("remote",)
+    assert chain.verdict_cost(told).key == "inconclusive"
 
 
 @pytest.mark.parametrize(

@@ -200,13 +200,10 @@ def verdict_cost(known: Known) -> Verdict:
     if pace.key == "flat_lock" and "lock" in cost.candidates:
         return Verdict("lock", SURE, pace.statement)
     if pace.key == "grows" and "lock" in cost.candidates:
+        # What is left may also be a plain sleep, which the catalogue has no name for.
         left = tuple(key for key in cost.candidates if key != "lock")
-        return Verdict(
-            left[0] if len(left) == 1 else "inconclusive",
-            cost.confidence,
-            f"{cost.statement} It is no lock: {pace.statement}",
-            left,
-        )
+        statement = f"{cost.statement} It is no lock: {pace.statement}"
+        return Verdict("inconclusive", cost.confidence, statement, left)
     return cost
 
 

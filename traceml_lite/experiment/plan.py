@@ -453,6 +453,12 @@ def describe(plan: Plan) -> list[str]:
     return lines
 
 
+def describe_time(plan: Plan, budget_s: float | None) -> str:
+    """How long it should take, before it begins."""
+    budget = "" if budget_s is None else f", within a budget of {budget_s:.0f} s"
+    return f"expected: {len(plan.passes)} passes in about {plan.expected_s:.0f} s{budget}"
+
+
 def show_request(request: Request) -> str:
     """The command that was given, as one would type it again."""
     parts = ["traceml-lite sweep", "-m" if request.module else "", request.target]

@@ -13,7 +13,7 @@ from traceml_lite._errors import TraceFormatError
 from traceml_lite.experiment.analyse import analyse
 from traceml_lite.experiment.atomic import write_json
 from traceml_lite.experiment.folder import SWEEP, SweepFolder
-from traceml_lite.experiment.plan import Facts, Request, describe
+from traceml_lite.experiment.plan import Facts, Request, describe, describe_time
 from traceml_lite.experiment.runner import Limits, Progress, ensure_plan, run_plan
 from traceml_lite.experiment.scout import describe_facts
 from traceml_lite.records.sweep import SweepResult
@@ -56,6 +56,7 @@ def run_sweep(
     facts, plan = ensure_plan(request, place, limits or Limits(), progress, facts=facts)
     for line in (*(describe_facts(facts) if told is None else told), *describe(plan), *plan.notes):
         tell(line)
+    tell(describe_time(plan, None if limits is None else limits.budget_s))
     why = ""
     try:
         outcome = run_plan(request, facts, plan, place, limits or Limits(), progress)
