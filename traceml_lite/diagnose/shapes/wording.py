@@ -83,7 +83,7 @@ def _slow_sample(seen: Measures) -> str:
     count = counted(pattern.events.size, what[:-2] if what == "fetches" else "wait", what)
     return (
         f"{count} of {seen.features.n} far above the rest, at no regular distance, "
-        f"hold up what is behind; {share} of the time is waiting."
+        f"{'holds' if pattern.events.size == 1 else 'hold'} up what is behind; {share} of the time is waiting."
     )
 
 
