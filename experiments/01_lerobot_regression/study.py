@@ -130,10 +130,14 @@ class Study:
 
     def probe(self, arm: environment.Arm, name: str, root: Path, deliveries: int, **options: Any) -> Path:
         """One pass of the loader alone; options are those of ``lerobot:ROOT``. Returns its trace."""
+        done = self.folder / "traces" / f"{name}.done"
+        if done.exists():
+            # A stage that was cut off goes on behind the passes it had made.
+            return done.with_name(name)
         trace, consumer = self.trace(name), options.pop("consumer", CONSUMER)
-        words = [f"{key}={value}" for key, value in options.items()]
-        arguments = [word for pair in words for word in ("-a", pair)]
+        arguments = [word for key, value in options.items() for word in ("-a", f"{key}={value}")]
         self.tool(arm, "probe", f"lerobot:{root}", *arguments, "-n", deliveries, "-c", consumer, "-o", trace)
+        done.touch()
         return trace
 
     def tool(
