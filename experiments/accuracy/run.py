@@ -1,0 +1,136 @@
+"""Prints confusion matrices, calibration, false periods, power and speed of the shape diagnosis."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+from known import PERIODIC, RANDOM_CASES, Known, from_file, is_right, made_up
+
+from traceml_lite.diagnose.shapes import shape_verdict
+from traceml_lite.records.run import Environment, from_arrays
+from traceml_lite.simulate.labelled import labelled_run
+from traceml_lite.stats.cadence import deliveries_needed, scan_periods
+
+BINS = ((0.0, 0.5), (0.5, 0.7), (0.7, 0.9), (0.9, 0.95), (0.95, 1.01))
+
+
+def judge(runs: Iterable[Known], fetches: bool) -> None:
+    right: dict[int, Counter[str]] = defaultdict(Counter)
+    confusion: dict[int, Counter[tuple[str, str]]] = defaultdict(Counter)
+    false: dict[tuple[int, str], list[bool]] = defaultdict(list)
+    sure: dict[tuple[float, float], list[bool]] = defaultdict(list)
+    for known in runs:
+        verdict, evidence, _ = shape_verdict(known.loader(fetches), Environment())
+        good = is_right(known, verdict, evidence, fetches)
+        outcome = "right" if good else "cannot tell" if verdict.key == "inconclusive" else "wrong"
+        right[known.n][outcome] += 1
+        confusion[known.n][known.case, verdict.key] += 1
+        if known.case in RANDOM_CASES:
+            false[known.n, "random stalls"].append(verdict.key in PERIODIC)
+        if known.case == "drift":
+            false[known.n, "drift"].append(verdict.key in PERIODIC)
+        if verdict.key != "inconclusive":
+            # The confidence is that of the key itself, not of its family.
+            exact = verdict.key == known.shape or (fetches and good)
+            sure[next(b for b in BINS if b[0] <= verdict.confidence < b[1])].append(exact)
+    print(f"\n=== {'with fetch times' if fetches else 'waits only, families of shapes'}")
+    print(f"{'deliveries':>10} {'right':>8} {'cannot tell':>12} {'wrong':>8} {'runs':>6}")
+    for n, count in sorted(right.items()):
+        total = sum(count.values())
+        shares = [100 * count[k] / total for k in ("right", "cannot tell", "wrong")]
+        print(f"{n:>10} {shares[0]:>7.1f}% {shares[1]:>11.1f}% {shares[2]:>7.1f}% {total:>6}")
+    for n, count in sorted(confusion.items()):
+        print(f"\n{n} deliveries: case, and what was said")
+        for case in sorted({case for case, _ in count}):
+            said = sorted(((k, c) for (of, k), c in count.items() if of == case), key=lambda x: -x[1])
+            print(f"  {case:<17} " + ", ".join(f"{key} {c}" for key, c in said))
+    print("\nfalse periodic (a named key that recurs)")
+    for (n, what), called in sorted(false.items()):
+        print(f"  {what:<14} {n:>5} deliveries: {sum(called)} of {len(called)}")
+    print("\nconfidence: share of verdicts that were right")
+    for low, high in BINS:
+        called = sure.get((low, high), [])
+        if called:
+            print(f"  {low:.2f} to {min(high, 1.0):.2f}: {np.mean(called):.3f} of {len(called)}")
+
+
+def power(seeds: range) -> None:
+    """Deliveries until a period is found in nine of ten made-up runs, with slow ones at random on top."""
+    print("\n=== power: deliveries needed against period")
+    heads = ("perfect, planned", "perfect, scanned", "2 % random on top", "5 %")
+    print(f"{'period':>6} {heads[0]:>17} {heads[1]:>17} {heads[2]:>18} {heads[3]:>6}")
+    for period in (2, 3, 4, 6, 8, 12, 16, 24, 32, 64):
+        noisy = [needed(period, rate, seeds) for rate in (0.02, 0.05)]
+        print(
+            f"{period:>6} {deliveries_needed(period, planned=True):>17} {deliveries_needed(period):>17}"
+            f" {noisy[0]:>18} {noisy[1]:>6}"
+        )
+
+
+def needed(period: int, rate: float, seeds: range) -> int:
+    cycles = 3
+    while True:
+        n, found = cycles * period, 0
+        for seed in seeds:
+            rng = np.random.default_rng([seed, period])
+            slow = (np.arange(n) % period == rng.integers(period)) | (rng.random(n) < rate)
+            fit = scan_periods(np.flatnonzero(slow), n)
+            found += fit is not None and fit.period == period and fit.p_corrected < 0.01
+        if found >= 0.9 * len(seeds):
+            return n
+        cycles += 1 if cycles < 10 else cycles // 4
+
+
+def speed() -> None:
+    """CPU time of one diagnosis of made-up columns, and the memory it adds."""
+    print("\n=== speed")
+    columns, options, _ = labelled_run("data_period", 4096, 1, num_workers=4, period=10)
+    for n in (100_000, 1_000_000, 10_000_000):
+        times = -(-n // 4096)
+        span = int(columns["got_ns"][-1] + columns["step_ns"][-1] - columns["ask_ns"][0])
+        long = {}
+        for name, values in columns.items():
+            add = {"rank": 4096}.get(
+                name, span if name in ("ask_ns", "got_ns", "fetch_start_ns", "fetch_end_ns") else 0
+            )
+            long[name] = (np.tile(values, times) + np.repeat(np.arange(times) * add, 4096))[:n]
+        run = from_arrays(**long, **{k: options[k] for k in ("num_workers", "prefetch_factor", "in_order")})
+        del long
+        trace = sum(column.nbytes for column in run.loaders[0].deliveries.columns.values())
+        before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+        shape_verdict(run.loaders[0], Environment())
+        used = time.process_time() - began
+        more = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
+        print(f"{n:>10} deliveries: {used:.3f} s CPU, memory added {more / trace:.1f} times the trace")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", default="90000:90016", help="first:last of made-up runs")
+    parser.add_argument("--lengths", default="16,64,256,4096")
+    parser.add_argument("--labelled", type=Path, default=os.environ.get("TRACEML_LITE_LABELLED"))
+    parser.add_argument("--power", action="store_true")
+    parser.add_argument("--speed", action="store_true")
+    given = parser.parse_args()
+    first, last = (int(x) for x in given.seeds.split(":"))
+    if given.power:
+        return power(range(first, min(last, first + 40)))
+    if given.speed:
+        return speed()
+    lengths = [int(x) for x in given.lengths.split(",")]
+    runs = list(from_file(given.labelled) if given.labelled else made_up(range(first, last), lengths))
+    for fetches in (True, False):
+        judge(runs, fetches)
+    return None
+
+
+if __name__ == "__main__":
+    sys.exit(main())
