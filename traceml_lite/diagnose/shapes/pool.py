@@ -42,9 +42,11 @@ RECURRENCE_LIFT = 1.25
 # Load from which a pool is overloaded by its first wait and by its pace, and how far the two may differ: the
 # first wait is one draw of a fetch time.
 OVERLOAD = 1.25
-AGREEMENT = 2.2
-# Ready batches in a row, in queue lengths: a full queue, and as much again made while it empties at load 2.
-LONGEST_CALM = 1.8
+AGREEMENT = 2.0
+# From so many waited batches on, their recurrence must be more than chance.
+ENOUGH_WAITED = 10
+# Ready batches in a row, in queue lengths: a full queue, and a part of what is made while it empties.
+LONGEST_CALM = 1.35
 # Share of the waiting that slow fetches must carry to be what the loop waits for.
 CARRIED = 0.4
 # Waiting off the phase: in a pool the rest of the round comes late by its spread, behind one slow worker
@@ -89,20 +91,24 @@ def _overload(seen: Measures) -> float:
     lie ready in a row than the queue holds and the workers add meanwhile. Rare slow samples do not tie the
     three together.
     """
-    first, pace = seen.first_load, seen.pace_load
+    first, pace, features = seen.first_load, seen.pace_load, seen.features
     if not (first > 0 and 0 < pace < math.inf):
         return 0.0
     scanned, other_period = seen.wait.scanned, 0.0
-    if scanned is not None and scanned.period % seen.features.round:
+    if scanned is not None and scanned.period % features.round:
         other_period = cadence_score(scanned)
     pinned = 1.0
-    if not math.isnan(seen.recurrence) and seen.waited_share > 0 and seen.features.in_order is not False:
-        pinned = above(seen.recurrence / seen.waited_share, 1.08, 1.1)
+    if features.in_order is not False:
+        # Ordered, a late worker is late again one round later.
+        lift = seen.recurrence / seen.waited_share if seen.waited_share > 0 else 0.0
+        pinned = 0.6 if math.isnan(lift) else above(lift, 1.08, 1.1)
+        if seen.waited.sum() >= ENOUGH_WAITED:
+            pinned *= unlikely(seen.recurrence_p, 0.25)
     return (
         above(first, OVERLOAD, 1.2)
         * above(pace, OVERLOAD, 1.15)
         * below(max(first / pace, pace / first), AGREEMENT, 1.4)
-        * below(seen.longest_calm, LONGEST_CALM, 1.3)
+        * below(seen.longest_calm, LONGEST_CALM, 1.2)
         * above(seen.waited.sum(), 3.5, 1.4)
         * pinned
         * (1.0 - other_period)

@@ -43,7 +43,7 @@ TOGETHER = 0.7
 # ... and then its slow fetches are explained; a period in rank must be nearly exact to be the better reason.
 PAUSE_EXPLAINS = 0.75
 # Without slow fetches as a class: share of the fetch time in the slowest tenth (an even tenth would be 0.1).
-HEAVY_TIME = 0.3
+HEAVY_TIME = 0.25
 # Usual load above which waits come from the pool and not from single samples.
 LIGHT_LOAD = 1.05
 

@@ -81,9 +81,10 @@ def _slow_sample(seen: Measures) -> str:
             f"{share} of the time is waiting."
         )
     count = counted(pattern.events.size, what[:-2] if what == "fetches" else "wait", what)
+    hold = "holds" if pattern.events.size == 1 else "hold"
     return (
-        f"{count} of {seen.features.n} far above the rest, at no regular distance, "
-        f"{'holds' if pattern.events.size == 1 else 'hold'} up what is behind; {share} of the time is waiting."
+        f"{count} of {seen.features.n} far above the rest, at no regular distance, {hold} up what is "
+        f"behind; {share} of the time is waiting."
     )
 
 
