@@ -246,6 +246,14 @@ def fetch_pattern(features: Features) -> Pattern | None:
     )
 
 
+def _apart(features: Features, events: Int) -> float:
+    """How far apart the ends of two stalls are at least: a step, and the second stall itself."""
+    if not events.size:
+        return 0.0
+    step = features.step_median_ns if features.step_median_ns > 0 else 0.0
+    return float(np.median(features.wait_ns[events])) + step
+
+
 def wait_pattern(features: Features, alone: bool = True) -> Pattern:
     """The arrangement of the stalls; periods are looked for only where stalls are all there is.
 
@@ -274,7 +282,7 @@ def wait_pattern(features: Features, alone: bool = True) -> Pattern:
         scanned=scan_periods(events, features.n, starts) if alone else None,
         by_turn=None,
         by_worker=None,
-        clock=fit_clock(got) if alone else None,
+        clock=fit_clock(got, _apart(features, events)) if alone else None,
         carried=stall_wait_share(features.wait_ns[features.steady], features.stalled[features.steady]),
         groups=int(events.size),
         together=float("nan"),

@@ -39,6 +39,7 @@ BEYOND_DOUBT = 1e-4
 # In a saturated ordered pool a waited batch is followed by another one round later: measured 0.42 to 0.99
 # over all spreads of fetch time, against the rate of waits where they fall at random.
 RECURRENCE_LIFT = 1.25
+RECURRENCE_ROOM = 0.25
 # Load from which a pool is overloaded by its first wait and by its pace, and how far the two may differ: the
 # first wait is one draw of a fetch time.
 OVERLOAD = 1.25
@@ -69,14 +70,15 @@ def cadence_score(fit: PeriodFit | None, level: float = 0.01) -> float:
 
 
 def _recurrence_score(seen: Measures, level: float) -> float:
-    if math.isnan(seen.recurrence) or seen.waited_share <= 0:
+    again, share = seen.recurrence, seen.waited_share
+    if math.isnan(again) or not 0 < share < 1:
         return 0.0
-    lift = seen.recurrence / seen.waited_share
-    return (
-        above(lift, RECURRENCE_LIFT, 1.15)
-        * above(seen.recurrence, 0.5, 1.2)
-        * unlikely(seen.recurrence_p, level)
+    # Where most batches are waited for there is little room for a multiple: then the room used counts.
+    effect = either(
+        above(again / share, RECURRENCE_LIFT, 1.15),
+        above((again - share) / (1 - share), RECURRENCE_ROOM, 1.3),
     )
+    return effect * above(again, 0.5, 1.2) * unlikely(seen.recurrence_p, level)
 
 
 def pinned_score(seen: Measures, level: float = ROUND_LEVEL) -> float:

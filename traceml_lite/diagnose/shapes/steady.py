@@ -69,7 +69,7 @@ def _start_score(seen: Measures) -> float:
         features = seen.features
         inner = bool(seen.waited[: features.fill].any())
         unusual = either(above(seen.first_load, 1.15, 1.2), 0.9 if inner else 0.0)
-        others = above((features.n - features.fill) / features.fill, 1.0, 1.5)
+        others = above((features.n - features.fill) / features.fill, 0.6, 1.5)
         return calm * felt * above(seen.start_share, 0.01, 1.4) * unusual * others
     if (
         slow.events.size
@@ -85,7 +85,9 @@ def _start_score(seen: Measures) -> float:
 def none(seen: Measures) -> Evidence:
     """Nobody waits: the loader is not what limits this loop."""
     calm = below(seen.steady_share, IDLE_SHARE, 1.6)
-    score = calm * (1.0 - _epoch_score(seen)) * (1.0 - _start_score(seen))
+    # A run no longer than the queue shows only its start: then a long one leaves it open what follows.
+    shown = below(seen.start_share, 0.25, 1.3) if math.isnan(seen.late_share) else 1.0
+    score = calm * shown * (1.0 - _epoch_score(seen)) * (1.0 - _start_score(seen))
     return evidence(
         "none",
         score,
