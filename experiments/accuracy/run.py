@@ -89,11 +89,11 @@ def needed(period: int, rate: float, seeds: range) -> int:
         cycles += 1 if cycles < 10 else cycles // 4
 
 
-def speed() -> None:
+def speed(lengths: list[int]) -> None:
     """CPU time of one diagnosis of made-up columns, and the memory it adds."""
     print("\n=== speed")
     columns, options, _ = labelled_run("data_period", 4096, 1, num_workers=4, period=10)
-    for n in (100_000, 1_000_000, 10_000_000):
+    for n in lengths:
         times = -(-n // 4096)
         span = int(columns["got_ns"][-1] + columns["step_ns"][-1] - columns["ask_ns"][0])
         long = {}
@@ -124,7 +124,7 @@ def main() -> None:
     if given.power:
         return power(range(first, min(last, first + 40)))
     if given.speed:
-        return speed()
+        return speed([100_000, 1_000_000, 10_000_000])
     lengths = [int(x) for x in given.lengths.split(",")]
     runs = list(from_file(given.labelled) if given.labelled else made_up(range(first, last), lengths))
     for fetches in (True, False):

@@ -1,8 +1,8 @@
 """How often the shape is right on made-up runs that no threshold was set on.
 
 The labelled file of the figures is not part of the repository; `experiments/accuracy/run.py --labelled`
-judges it. The generator here draws harder runs than that file does (up to twelve workers in sixteen deliveries, pauses
-that catch one worker only), so the floors for short runs lie a little below the figures for the file.
+judges it. The generator here draws harder runs than that file does (up to twelve workers in sixteen
+deliveries, pauses that catch one worker only), so the floors for short runs lie a little lower.
 """
 
 from __future__ import annotations
