@@ -2,7 +2,7 @@
 
 The seed: a fetch of 9.4 CPU seconds against a short step, 2 CPUs, 16 deliveries a pass, stalls above 5 s.
 Here a fetch is fifty times shorter (190 ms of CPU) and a stall is a wait above half of it (100 ms). The long
-part uses sleeping fetches of 60 ms with a variation of 5 %, so that a busy host cannot decide it.
+part uses sleeping fetches with a variation of 5 %, so that a busy host cannot decide it.
 
 Run: ``python experiments/seed_table.py [FOLDER]``; an interrupted run goes on in the same folder.
 """
@@ -59,17 +59,23 @@ def main(folder: Path) -> None:
     for comparison in short.comparisons:
         if comparison.cadence is not None:
             print(f"\n{comparison.cadence.statement} Short claim: {comparison.cadence.short_claim}")
-    print(f"\n## {LONG_DELIVERIES} deliveries at a fetch variation of 5 %\n")
+    print(f"\n## in_order at {LONG_DELIVERIES} deliveries, fetch variation 5 %\n")
+    _control(folder / "in_order-long", "in_order", LONG_DELIVERIES, "60", "paced:5ms")
+    print("\n## stagger, fetch variation 5 %\n")
+    # Fetches that are long beside the time between two forks, or the pool is not in phase to begin with.
+    _control(folder / "stagger", "stagger", 64, "240", "paced:20ms")
+
+
+def _control(folder: Path, control: str, deliveries: int, fetch_ms: str, consumer: str) -> None:
     request = Request(
         "demo:saturated-pool",
-        arguments=(("spread", SPREAD),),
-        controls=("in_order", "stagger"),
-        deliveries=LONG_DELIVERIES,
-        consumer="paced:5ms",
+        arguments=(("fetch_ms", fetch_ms), ("spread", SPREAD)),
+        controls=(control,),
+        deliveries=deliveries,
+        consumer=consumer,
     )
-    long = run_sweep(request, folder / "long")
     print("```text")
-    print("\n".join(render_sweep(long)))
+    print("\n".join(render_sweep(run_sweep(request, folder))))
     print("```")
 
 

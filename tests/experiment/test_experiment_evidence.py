@@ -7,7 +7,7 @@ import pytest
 from made_sweep_passes import made, pool
 
 from traceml_lite.diagnose.compare import compare_arms
-from traceml_lite.experiment.evidence import answer_control
+from traceml_lite.experiment.evidence import answer_control, phase_lock
 
 
 def ask(control, base, changed):
@@ -49,6 +49,7 @@ def test_a_cadence_that_goes_at_the_same_mean_is_named():
     answer = ask("in_order", base, changed)
     assert answer.key == "cadence_gone"
     assert "the pool is as slow" in answer.statement
+    assert answer.numbers["burst"] > 0.95
 
 
 def test_a_control_says_what_sixteen_deliveries_would_have_claimed():
@@ -67,9 +68,60 @@ def test_a_stagger_that_takes_the_cadence_at_the_same_mean_shows_a_pool_in_phase
     assert answer.numbers["wait_ratio"] == pytest.approx(1, abs=0.2)
 
 
+def arcs(n, workers, seed):
+    """Waits of workers of equal speed at random phases: the arcs between them, round after round."""
+    rng = np.random.default_rng(seed)
+    rounds = []
+    for _ in range(n // workers):
+        places = np.sort(rng.random(workers))
+        rounds.append(40.0 * np.diff(np.r_[places, places[0] + 1]))
+    return np.concatenate(rounds)
+
+
+def test_a_pool_that_lost_its_phase_is_told_though_equal_workers_repeat_every_gap():
+    base = twice("ordered", lambda seed: pool(1200, seed=seed), fetch_ms=20)
+    changed = twice("free", lambda seed: np.tile(arcs(4, 4, seed + 3), 300), fetch_ms=20, in_order=False)
+    lock = phase_lock(base, changed, late=True)
+    assert lock.lost
+    assert ask("in_order", base, changed).key == "cadence_gone"
+
+
+@pytest.mark.parametrize("workers", [2, 4, 8])
+def test_random_phases_carry_what_chance_says(workers):
+    base = twice("ordered", lambda seed: pool(4000, workers, seed=seed), workers=workers)
+    free = twice("free", lambda seed: arcs(4000, workers, seed), workers=workers)
+    lock = phase_lock(base, free, late=False)
+    assert lock.changed == pytest.approx(lock.chance, abs=0.02)
+    assert lock.base > 0.95
+
+
+def test_a_lock_that_one_pass_kept_is_not_called_lost():
+    base = twice("ordered", lambda seed: pool(400, seed=seed))
+    changed = [base[0], made("free", arcs(400, 4, 1), number=2)]
+    assert not phase_lock(base, changed, late=False).lost
+
+
+def test_one_worker_has_no_phase():
+    one = twice("alone", lambda seed: np.full(80, 9.0), workers=1)
+    assert phase_lock(one, one, late=False) is None
+
+
 def test_a_stagger_that_changes_nothing_is_not_phase():
     base = twice("plain", lambda seed: pool(128, seed=seed))
     changed = twice("staggered", lambda seed: pool(128, seed=seed + 7))
+    assert ask("stagger", base, changed).key == "cadence_stays"
+
+
+def test_a_cadence_that_survives_a_stagger_of_equal_workers_is_no_proof_against_phase():
+    base = twice("plain", lambda seed: pool(128, seed=seed), fetch_ms=44)
+    changed = twice("staggered", lambda seed: pool(128, seed=seed + 7), fetch_ms=44)
+    assert ask("stagger", base, changed).key == "undecided"
+
+
+def test_a_cadence_that_survives_the_stagger_of_a_slow_worker_is_not_phase():
+    fetch = np.where(np.arange(128) % 4 == 0, 160.0, 30.0)
+    base = twice("plain", lambda seed: pool(128, seed=seed), fetch_ms=fetch)
+    changed = twice("staggered", lambda seed: pool(128, seed=seed + 7), fetch_ms=fetch)
     assert ask("stagger", base, changed).key == "cadence_stays"
 
 

@@ -126,6 +126,12 @@ def test_even_fetches_make_an_in_order_control_longer_because_workers_stay_in_ph
     assert lengths == [204, 344, 1100, 1200]
 
 
+def test_a_stagger_is_not_made_longer_because_order_pulls_it_into_phase_again():
+    plan = plan_sweep(Request("t.py", controls=("stagger", "in_order"), deliveries=900), FACTS)
+    lengths = {one.block: one.deliveries - one.warmup for one in plan.passes}
+    assert lengths == {"stagger": 64, "in_order": 900}
+
+
 def test_a_control_stands_beside_the_condition_with_the_most_workers():
     request = Request("t.py", settings=("num_workers=1,2,4",), controls=("stagger",))
     assert {one.workers for one in plan_sweep(request, FACTS).passes if one.block == "stagger"} == {4}

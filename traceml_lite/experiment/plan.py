@@ -288,11 +288,10 @@ def _lay_out(
             continue
         if control.own_block:
             workers = _workers(facts, base)
-            need = max(deliveries, deliveries_needed(control.name, workers, deliveries, facts.fetch_cv))
-            if need > deliveries:
-                notes.add(
-                    f"{control.name}: {need} deliveries per pass instead of {deliveries}; fewer cannot decide"
-                )
+            need = deliveries_needed(control.name, workers, deliveries, facts.fetch_cv)
+            if need != deliveries:
+                why = "fewer cannot decide" if need > deliveries else "later, order pulls it into phase again"
+                notes.add(f"{control.name}: {need} deliveries per pass instead of {deliveries}; {why}")
             plain = base.with_options(control.base_options)
             changed = base.with_options(control.options)
             arms = [
