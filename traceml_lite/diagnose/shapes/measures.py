@@ -29,10 +29,11 @@ class Growth:
     """How a series moves over the run."""
 
     order: float
-    """Rank correlation with time, or (by pairs) the share of growing pairs scaled to [-1, 1]."""
+    """Rank correlation with time, in [-1, 1]."""
     p_value: float
+    """Of that order, against none; neighbours that share deliveries count as one."""
     factor: float
-    """End over beginning."""
+    """Median of the last quarter over that of the first."""
     separation: float
     """Chance that a value after the best split exceeds one before it: 0.5 no change, 1 a clean jump."""
     jump_p: float
@@ -80,7 +81,7 @@ class Measures:
     longest_calm: float
     """Longest run of deliveries nobody waited for, over what the queue can hold (``fill``)."""
     start_steps: float
-    """That waiting in steps."""
+    """Waiting in the first ``fill`` deliveries, in steps."""
     making_share: float
     """Waiting of the first round that its own fetches do not explain (making the workers), as a share of the
     run's time; nan without fetch times."""
