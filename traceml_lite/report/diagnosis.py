@@ -53,6 +53,9 @@ def render_next(diagnosis: Diagnosis) -> list[str]:
 
 def _verdict(question: str, verdict: Verdict) -> list[str]:
     sure = f"{verdict.key} ({100 * verdict.confidence:.0f} %)"
+    if verdict.candidates and verdict.key != "inconclusive":
+        # The key is the likelier one; in words none is named before the others are ruled out.
+        sure = f"{' or '.join(verdict.candidates)}, which this run cannot tell apart"
     if verdict.key == "inconclusive":
         sure = "cannot tell"
         if verdict.candidates:
