@@ -8,7 +8,7 @@ import pytest
 
 from traceml_lite.diagnose.diagnosis import diagnose
 from traceml_lite.diagnose.summary import summarize
-from traceml_lite.experiment import chain
+from traceml_lite.experiment import chain, readings
 from traceml_lite.records.results import Verdict
 from traceml_lite.records.run import DELIVERY_COLUMNS, FETCH_COLUMNS, from_arrays
 from traceml_lite.records.sweep import ControlAnswer, GapLaw, Laws, ThroughputLaw
@@ -167,19 +167,19 @@ def test_the_counts_to_sweep_hold_the_targets_own_and_two_above_one(workers, cou
 
 
 def test_the_first_passes_answer_the_first_questions(first):
-    readings = chain.read_first(*first)
-    assert [one.question for one in readings][:3] == [
+    found = readings.read_first(*first)
+    assert [one.question for one in found][:3] == [
         "does the loop wait for its input?",
         "is every wait alike, or do a few carry it all?",
         "are the stalls at random or structured?",
     ]
-    assert readings[0].answer == "yes, it is input-bound"
-    assert readings[1].answer.startswith("heavy-tailed")
+    assert found[0].answer == "yes, it is input-bound"
+    assert found[1].answer.startswith("heavy-tailed")
 
 
 def test_the_reading_of_a_law_says_what_it_falsifies(first):
     told = known(first, "saturated_pool", law="proportional")
-    falsified = " ".join(chain.read_laws(told.laws).falsified)
+    falsified = " ".join(readings.read_laws(told.laws).falsified)
     assert "data_period" in falsified
     assert "worker_period" in falsified
     assert "saturated_pool" not in falsified
@@ -187,5 +187,5 @@ def test_the_reading_of_a_law_says_what_it_falsifies(first):
 
 def test_no_law_falsifies_no_period_by_name(first):
     assert not [
-        t for t in chain.read_laws(known(first, "uniform", law="undecided").laws).falsified if "gap" in t
+        t for t in readings.read_laws(known(first, "uniform", law="undecided").laws).falsified if "gap" in t
     ]

@@ -7,7 +7,8 @@ import pytest
 from made_sweep_passes import made, pool
 
 from traceml_lite.diagnose.compare import compare_arms
-from traceml_lite.experiment.evidence import answer_control, phase_lock
+from traceml_lite.experiment.evidence import answer_control
+from traceml_lite.experiment.phase import phase_lock
 
 
 def ask(control, base, changed):

@@ -8,14 +8,8 @@ from dataclasses import asdict, replace
 import pytest
 
 from traceml_lite._errors import UsageError
-from traceml_lite.experiment.plan import (
-    Facts,
-    Request,
-    delivery_seconds,
-    plan_from_json,
-    plan_sweep,
-    plan_to_json,
-)
+from traceml_lite.experiment.layout import delivery_seconds, plan_sweep
+from traceml_lite.experiment.plan import Facts, Request, plan_from_json, plan_to_json
 from traceml_lite.experiment.settings import parse_settings
 
 FACTS = Facts(

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from traceml_lite.experiment.streams import check_streams
-from traceml_lite.probe.override import IndexStream
+from traceml_lite.probe.index_stream import IndexStream
 
 
 def stream(*epochs):

@@ -5,8 +5,8 @@ The comparison of arms is ``diagnose.compare``'s; here it is read in the light o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,87 +14,20 @@ from scipy import stats
 
 from traceml_lite.diagnose.compare import compare_arms
 from traceml_lite.experiment.control import CEILING_BATCHES, CONTROLS
+from traceml_lite.experiment.phase import Passes, fetches_alike, phase_lock, slow_fetches
 from traceml_lite.records.run import Table
 from traceml_lite.records.sweep import ArmComparison, ControlAnswer, MeasuredPass
-
-Passes = Sequence[MeasuredPass]
 
 # What everybody tries first has some 16 deliveries an arm; what that would have said stands beside the rest.
 SHORT_DELIVERIES = 16
 # Stalls have fallen away when less than half of the waiting is left; a pool that is too small keeps it all.
 FALLEN_AWAY = 0.5
-# Workers whose medians are within this factor, and at most this share of fetches that stand out, are alike.
-ALIKE_FACTOR, ALIKE_SHARE = 1.5, 0.02
-# Below this many rounds the share of their largest waits is no mean of anything.
-MIN_ROUNDS = 8
 # A second round this much faster speaks for a cache; two rounds on one host differ by some 10 %.
 WARM_RATIO = 0.8
-# A batch is slow from this multiple of the median fetch on, and from half of the smallest of those that make
-# up half of all time beyond the median; below, jitter makes it.
-SLOW_FACTOR, SLOW_MASS = 3.0, 0.5
 # Below this gain the step is the limit: a ceiling is a best case.
 CEILING_GAIN = 1.05
 # Zeros that leave this share of the waiting: the host's; less than the second: the data set's.
 HOST_SHARE, DATA_SHARE = 0.5, 0.1
-
-
-# A pool has lost its phase when half of its lock is gone, in every pass: what is left of the cadence is that
-# workers of equal speed repeat any pattern every round.
-LOCK_LOST = 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class Lock:
-    """How far the workers of two arms run in phase: the share of a round's waiting in its largest wait."""
-
-    base: float
-    changed: float
-    chance: float
-    """What workers of equal speed at random phases give: H_W / W, the mean of the largest of W arcs."""
-    lost: bool
-    """Whether every pass of the changed arm has lost what every pass of the base arm has."""
-
-    @property
-    def words(self) -> str:
-        """Both shares, and what chance would give."""
-        return (
-            f"the largest wait of a round carries {self.base:.0%} of its waiting against {self.changed:.0%} "
-            f"(in phase 100 %, at random phases {self.chance:.0%})"
-        )
-
-
-def phase_lock(base: Passes, changed: Passes, *, late: bool) -> Lock | None:
-    """How far both arms run in phase; None with fewer than two workers, or too few rounds.
-
-    A share of gaps depends on the threshold of a stall; this does not.
-
-    Args:
-        base: Passes of one arm.
-        changed: Passes of the other.
-        late: Look at the second half of each pass, where workers that began together have had time to part.
-    """
-    workers = base[0].run.main.config.num_workers or 0
-    shares = [[share for one in arm if (share := _burst(one, late)) is not None] for arm in (base, changed)]
-    if workers < 2 or not shares[0] or not shares[1]:
-        return None
-    chance = sum(1 / place for place in range(1, workers + 1)) / workers
-    locked, left = ((float(np.mean(arm)) - chance) / (1 - chance) for arm in shares)
-    lost = left <= LOCK_LOST * locked and locked > 0 and min(shares[0]) > max(shares[1])
-    return Lock(float(np.mean(shares[0])), float(np.mean(shares[1])), chance, lost)
-
-
-def _burst(one: MeasuredPass, late: bool) -> float | None:
-    """Share of the waiting that the largest wait of each round of W deliveries carries."""
-    workers = one.run.main.config.num_workers or 0
-    waits = one.run.main.deliveries["wait_ns"][one.result.warmup :]
-    if late:
-        waits = waits[len(waits) // 2 :]
-    rounds = len(waits) // workers if workers else 0
-    if rounds < MIN_ROUNDS:
-        return None
-    by_round = waits[: rounds * workers].reshape(rounds, workers)
-    total = float(by_round.sum())
-    return float(by_round.max(axis=1).sum()) / total if total else None
 
 
 def answer_control(
@@ -206,11 +139,11 @@ def _stagger(base: Passes, changed: Passes, comparison: ArmComparison | None) ->
             "in phase",
             **numbers,
         )
-    if claim.key == "survived" and _alike(base):
+    if claim.key == "survived" and fetches_alike(base):
         return _answer(
             "undecided",
-            "the cadence is still there, but fetches are alike in all workers, which leaves phase as its only "
-            "cause: their starts were too uneven on this host, or order has pulled them together again",
+            "the cadence is still there, but fetches are alike in all workers, which leaves phase as its "
+            "only cause: their starts were too uneven on this host, or order has pulled them together again",
             **numbers,
         )
     if claim.key == "survived":
@@ -253,7 +186,7 @@ def _repeat(base: Passes, changed: Passes, comparison: ArmComparison | None) -> 
     first = np.concatenate([pair[0] for pair in rounds])
     second = np.concatenate([pair[1] for pair in rounds])
     ratio = float(np.exp(np.median(np.log(second / first))))
-    slow_first, slow_second = _slow(first), _slow(second)
+    slow_first, slow_second = slow_fetches(first), slow_fetches(second)
     both = int((slow_first & slow_second).sum())
     numbers = {
         "second_over_first": ratio,
@@ -354,26 +287,6 @@ def _short(base: Passes, changed: Passes) -> str:
     return f"{SHORT_DELIVERIES} deliveries per pass would have said: {claimed}"
 
 
-def _alike(passes: Passes) -> bool:
-    """Whether all workers fetch alike and no fetch stands out; False where fetches were not seen."""
-    slow = total = 0
-    for one in passes:
-        table = one.run.main.deliveries
-        start, end, worker = table.get("fetch_start_ns"), table.get("fetch_end_ns"), table.get("worker")
-        if start is None or end is None or worker is None:
-            return False
-        known = (start >= 0) & (end > start) & (np.arange(len(start)) >= one.result.warmup)
-        length, by = (end - start)[known], worker[known]
-        if not len(length):
-            return False
-        medians = [float(np.median(length[by == which])) for which in np.unique(by)]
-        if max(medians) > ALIKE_FACTOR * min(medians):
-            return False
-        slow += int((length > SLOW_FACTOR * np.median(length)).sum())
-        total += len(length)
-    return slow <= ALIKE_SHARE * total
-
-
 def _cut(one: MeasuredPass) -> MeasuredPass:
     trace = one.run.main
     table = trace.deliveries.take(np.arange(min(len(trace.deliveries), SHORT_DELIVERIES)))
@@ -423,17 +336,6 @@ def _two_rounds(one: MeasuredPass) -> tuple[NDArray[np.float64], NDArray[np.floa
     first, second = length[:half], length[half : 2 * half]
     both = np.isfinite(first) & np.isfinite(second)
     return (first[both], second[both]) if both.any() else None
-
-
-def _slow(length: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """The batches that make most of what goes beyond the median: a busy host's jitter is none of them."""
-    median = float(np.median(length))
-    excess = np.sort(np.maximum(length - median, 0.0))[::-1]
-    if excess[0] == 0.0:
-        return np.zeros(len(length), dtype=bool)
-    smallest = excess[int(np.searchsorted(np.cumsum(excess), SLOW_MASS * excess.sum()))]
-    slow: NDArray[np.bool_] = length > max(SLOW_FACTOR * median, median + smallest / 2)
-    return slow
 
 
 def _boundary_s(passes: Passes) -> float | None:

@@ -15,10 +15,11 @@ from traceml_lite import store
 from traceml_lite._errors import TargetError, UsageError
 from traceml_lite.diagnose.diagnosis import diagnose
 from traceml_lite.diagnose.summary import summarize
-from traceml_lite.experiment import chain
+from traceml_lite.experiment import chain, readings
 from traceml_lite.experiment.atomic import write_json
 from traceml_lite.experiment.folder import FILES, SweepFolder
-from traceml_lite.experiment.plan import Facts, Request, plan_sweep, show_request
+from traceml_lite.experiment.layout import plan_sweep
+from traceml_lite.experiment.plan import Facts, Request, show_request
 from traceml_lite.experiment.runner import Limits, Progress
 from traceml_lite.experiment.scout import loader_trace
 from traceml_lite.experiment.sweep import run_sweep
@@ -122,7 +123,7 @@ def _first(walk: _Walk) -> tuple[chain.Known, Facts, Run]:
     trace = loader_trace(run, child["loaders"][facts.loader])
     run = replace(run, loaders=(trace,))
     summary, diagnosis = summarize(run), diagnose(run)
-    for reading in chain.read_first(summary, diagnosis):
+    for reading in readings.read_first(summary, diagnosis):
         walk.add(
             Step(
                 question=reading.question,
@@ -174,13 +175,13 @@ def _try(walk: _Walk, known: chain.Known, facts: Facts, proposal: chain.Proposal
         if result.laws is None:
             return _nothing(walk, known, proposal, result, name, took_s)
         known = replace(known, laws=result.laws)
-        reading = chain.read_laws(result.laws)
+        reading = readings.read_laws(result.laws)
     else:
         answer = next((one for one in result.controls if one.control == proposal.name), None)
         if answer is None:
             return _nothing(walk, known, proposal, result, name, took_s)
         known = replace(known, answers={**known.answers, proposal.name: answer})
-        reading = chain.read_control(answer)
+        reading = readings.read_control(answer)
     walk.add(
         Step(
             question=proposal.question,

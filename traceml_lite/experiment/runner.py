@@ -6,42 +6,20 @@ what stands on disk, so an interrupted sweep has the conclusions of what it fini
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
 
-import numpy as np
-
-from traceml_lite import store
-from traceml_lite._errors import TracemlLiteError
-from traceml_lite.experiment import pagecache
-from traceml_lite.experiment.atomic import write_json
-from traceml_lite.experiment.child import OPENED, RESULT, SPEC, TRACE, Spec, spec_to_json
 from traceml_lite.experiment.folder import SweepFolder
-from traceml_lite.experiment.plan import Facts, Plan, PlannedPass, Request, plan_sweep
-from traceml_lite.experiment.process import ChildEnd, child_command, run_child, session_members
-from traceml_lite.experiment.scout import (
-    SCOUT_DELIVERIES,
-    SCOUT_LIMIT_S,
-    loader_trace,
-    read_facts,
-    tail,
-)
-from traceml_lite.experiment.settings import Setting, parse_settings
-from traceml_lite.probe.files import read_opened
-from traceml_lite.records.run import LoaderTrace
+from traceml_lite.experiment.layout import plan_sweep
+from traceml_lite.experiment.one_pass import run_one, scout
+from traceml_lite.experiment.plan import Facts, Plan, PlannedPass, Request
 from traceml_lite.records.sweep import PassResult, PassStatus
 
-SCOUT_ARM = "as-it-is"
 # A pass that takes five times what was expected of it, and two minutes at least, hangs: the estimate is from
 # the same target minutes before, and hosts were seen to differ by two.
 TIMEOUT_FACTOR, TIMEOUT_MIN_S = 5.0, 120.0
 SCOUT_TIMEOUT_S = 600.0
-# Looking at the open files of a pass from outside costs some milliseconds a process.
-LOOK_EVERY_S = 0.5
 # Statuses of a pass that the same command does not run again.
 _FINAL = (PassStatus.DONE, PassStatus.TIMEOUT)
 
@@ -111,27 +89,9 @@ def ensure_plan(
         folder.write_plan(request, facts, plan)
         return facts, plan
     began_s = time.monotonic()
-    # Refused before anything is started, where the texts alone tell.
-    first = parse_settings(request.settings)[0]
     if report is not None:
         report(Progress(0, 0, None, None, 0.0, 0.0))
-    place = _clear(folder.pass_folder(0, SCOUT_ARM))
-    spec = _spec(request, place, None, first, replace_options={})
-    spec = replace(
-        spec,
-        deliveries=SCOUT_DELIVERIES,
-        limit_s=SCOUT_LIMIT_S,
-        loader=request.loader,
-        note_files=request.cache != "as-is",
-    )
-    held: set[str] = set()
-    timeout_s = limits.pass_timeout_s or SCOUT_TIMEOUT_S
-    end = _start(spec, place, first, timeout_s, _looker(held) if spec.note_files else None)
-    result = folder.child_result(0, SCOUT_ARM)
-    facts = read_facts(place, result, end.started_ns, request.loader)
-    if spec.note_files:
-        seen = [*read_opened(place / OPENED), *sorted(held)]
-        folder.write_files(pagecache.with_siblings(pagecache.data_files(seen, without=[folder.path])))
+    facts = scout(request, folder, limits.pass_timeout_s or SCOUT_TIMEOUT_S)
     left_s = None if limits.budget_s is None else limits.budget_s - (time.monotonic() - began_s)
     plan = plan_sweep(request, facts, budget_s=left_s)
     folder.write_plan(request, facts, plan)
@@ -176,254 +136,32 @@ def run_plan(
                 "goes on from here"
             )
             return Outcome(plan, facts, False, why)
-        results[one.number] = _run_one(
-            request, facts, plan, one, folder, limits, results, began_s, expected_s, report
+
+        def tick(session: int, now_s: float, one: PlannedPass = one) -> None:
+            if report is not None:
+                report(_progress(plan, one, results, began_s, None))
+
+        timeout_s = limits.pass_timeout_s or max(TIMEOUT_MIN_S, TIMEOUT_FACTOR * expected_s)
+        left_s = None if limits.budget_s is None else max(1.0, limits.budget_s - elapsed_s)
+        result = run_one(
+            request,
+            facts,
+            plan,
+            one,
+            folder,
+            results=results,
+            timeout_s=timeout_s if left_s is None else min(timeout_s, left_s),
+            tick=tick,
         )
+        if result.status is PassStatus.TIMEOUT and left_s is not None and left_s < timeout_s:
+            result = replace(result, status=PassStatus.INTERRUPTED, reason="the budget ended within the pass")
+            folder.write_result(one, result)
+        results[one.number] = result
         if report is not None:
-            report(_progress(plan, one, results, began_s, results[one.number]))
+            report(_progress(plan, one, results, began_s, result))
     bad = [result for result in results.values() if result is None or result.status is not PassStatus.DONE]
     why = "" if not bad else f"{len(bad)} of {len(plan.passes)} passes did not end well"
     return Outcome(plan, facts, not bad, why)
-
-
-def _run_one(
-    request: Request,
-    facts: Facts,
-    plan: Plan,
-    one: PlannedPass,
-    folder: SweepFolder,
-    limits: Limits,
-    results: Mapping[int, PassResult | None],
-    began_s: float,
-    expected_s: float,
-    report: Callable[[Progress], None] | None,
-) -> PassResult:
-    place = _clear(folder.pass_folder(one.number, one.arm))
-    notes: list[str] = []
-    spec = replace(
-        _spec(request, place, facts, one.condition),
-        deliveries=one.deliveries,
-        control=one.control,
-        endless=one.endless,
-        repeat_after=one.repeat_after,
-        note_files=request.cache == "cold",
-    )
-    if one.control == "stagger":
-        shift_ns = _fetch_ns(folder, plan, one, results, facts)
-        spec = replace(spec, shift_ns=shift_ns)
-        notes.append(
-            f"worker k begins its first fetch k/{one.workers} of {shift_ns / 1e6:.3g} ms after worker 0"
-        )
-    files = folder.read_files()
-    cache = _prepare_cache(request.cache, files, notes)
-    base = PassResult(
-        condition=one.arm,
-        number=one.number,
-        direction="forward" if one.forward else "back",
-        repeat=one.round // 2,
-        deliveries=0,
-        warmup=one.warmup,
-        cache=cache.state,
-        cache_share=cache.resident,
-        block=one.block,
-    )
-    timeout_s = limits.pass_timeout_s or max(TIMEOUT_MIN_S, TIMEOUT_FACTOR * expected_s)
-    left_s = None if limits.budget_s is None else limits.budget_s - (time.monotonic() - began_s)
-    cut_by_budget = left_s is not None and left_s < timeout_s
-    if left_s is not None:
-        timeout_s = max(min(timeout_s, left_s), 1.0)
-
-    def tick(session: int, now_s: float) -> None:
-        if report is not None:
-            report(_progress(plan, one, results, began_s, None))
-
-    try:
-        end = _start(spec, place, one.condition, timeout_s, tick)
-    except BaseException:
-        folder.write_result(
-            one, replace(base, status=PassStatus.INTERRUPTED, reason="interrupted", notes=tuple(notes))
-        )
-        raise
-    result = _read_end(base, one, facts.loader, folder, place, end, notes)
-    if result.status is PassStatus.TIMEOUT and cut_by_budget:
-        result = replace(result, status=PassStatus.INTERRUPTED, reason="the budget ended within the pass")
-    if request.cache == "cold":
-        seen = pagecache.data_files(read_opened(place / OPENED), without=[folder.path])
-        folder.write_files(pagecache.with_siblings(list(dict.fromkeys([*files, *seen]))))
-    folder.write_result(one, result)
-    return result
-
-
-def _read_end(
-    base: PassResult,
-    one: PlannedPass,
-    loader: int,
-    folder: SweepFolder,
-    place: Path,
-    end: ChildEnd,
-    notes: list[str],
-) -> PassResult:
-    """What became of a pass, from how its process ended and what it left."""
-    child = folder.child_result(one.number, one.arm)
-    status, reason = PassStatus.DONE, ""
-    if end.timed_out:
-        status = PassStatus.TIMEOUT
-        reason = f"not at its end after {end.wall_s:.0f} s; its {end.killed} processes were killed"
-    elif child is None:
-        status = PassStatus.FAILED
-        reason = f"its process ended with exit code {end.exit_code} and no result.{tail(place)}"
-    elif child["ended"] == "error":
-        status, reason = PassStatus.FAILED, f"{child['kind']}: {child['message']}"
-    elif end.killed:
-        notes.append(f"{end.killed} processes of the target did not exit by themselves and were killed")
-    seen = child["loaders"] if child is not None else []
-    chosen = seen[loader] if loader < len(seen) else None
-    notes += [note for one_seen in seen for note in one_seen["notes"]]
-    if child is not None and child["indices"]:
-        notes.append(f"indices not compared: {child['indices']}")
-    delivered, start_s, mean_wait_ns = 0, None, None
-    traced = store.is_trace(place / TRACE)
-    if traced:
-        try:
-            run = store.load(place / TRACE)
-            if run.loaders:
-                trace = loader_trace(run, chosen) if chosen is not None else run.main
-                delivered = trace.delivered
-                waits = trace.deliveries["wait_ns"][one.warmup :]
-                mean_wait_ns = float(waits.mean()) if len(waits) else None
-                if delivered:
-                    start_s = float(trace.deliveries["ask_ns"].min() - end.started_ns) / 1e9
-        except (TracemlLiteError, ValueError) as error:
-            if status is PassStatus.DONE:
-                status, reason = PassStatus.FAILED, f"its trace cannot be read: {error}"
-    if status is PassStatus.DONE:
-        if chosen is None or delivered == 0:
-            status, reason = PassStatus.FAILED, "the chosen loader delivered nothing"
-        elif chosen["refused"]:
-            status = PassStatus.FAILED
-            reason = f"{', '.join(chosen['refused'])} could not be set: {'; '.join(chosen['notes'])}"
-        elif delivered < one.deliveries:
-            notes.append(f"the target ended after {delivered} of {one.deliveries} deliveries")
-    return replace(
-        base,
-        status=status,
-        reason=reason,
-        trace=folder.relative_trace(one) if traced else None,
-        deliveries=delivered,
-        wall_s=end.wall_s,
-        start_s=start_s,
-        mean_wait_ns=mean_wait_ns,
-        notes=tuple(notes),
-    )
-
-
-def _start(
-    spec: Spec,
-    place: Path,
-    condition: Setting,
-    timeout_s: float,
-    tick: Callable[[int, float], None] | None,
-) -> ChildEnd:
-    write_json(place / SPEC, spec_to_json(spec))
-    return run_child(
-        child_command(place / SPEC),
-        folder=place,
-        done=place / RESULT,
-        environment={**os.environ, **condition.environment},
-        timeout_s=timeout_s,
-        tick=tick,
-    )
-
-
-def _spec(
-    request: Request,
-    place: Path,
-    facts: Facts | None,
-    condition: Setting,
-    replace_options: Mapping[str, Any] | None = None,
-) -> Spec:
-    return Spec(
-        target=request.target,
-        module=request.module,
-        script=request.is_script,
-        folder=str(place.resolve()),
-        script_arguments=request.script_arguments,
-        arguments={**dict(request.arguments), **condition.arguments},
-        options=dict(condition.options if replace_options is None else replace_options),
-        loader=facts.loader if facts is not None else None,
-        seed=request.seed,
-        consumer=request.consumer,
-    )
-
-
-def _looker(held: set[str]) -> Callable[[int, float], None]:
-    """Collects the files that the processes of a session hold, now and then."""
-    last_s = 0.0
-
-    def look(session: int, now_s: float) -> None:
-        nonlocal last_s
-        if now_s - last_s >= LOOK_EVERY_S:
-            last_s = now_s
-            held.update(pagecache.held_files(session_members(session)))
-
-    return look
-
-
-def _prepare_cache(wanted: str, files: list[str], notes: list[str]) -> pagecache.CacheState:
-    if wanted == "cold":
-        pagecache.evict(files)
-    elif wanted == "warm" and files:
-        state = pagecache.cache_state(files)
-        if state.state == "warm":
-            return state
-        if not pagecache.warm(files, available_bytes=pagecache.available_bytes()):
-            notes.append(
-                "the data files are larger than half of the free memory and were not read in advance"
-            )
-    if wanted == "as-is":
-        return pagecache.CacheState("unknown", 0, 0, None)
-    state = pagecache.cache_state(files)
-    if wanted == "cold" and state.state not in ("cold", "no files"):
-        share = "an unknown share" if state.resident is None else f"{state.resident:.0%}"
-        notes.append(f"cold was asked for, but {share} of the data files' bytes stayed in memory")
-    return state
-
-
-def _fetch_ns(
-    folder: SweepFolder,
-    plan: Plan,
-    one: PlannedPass,
-    results: Mapping[int, PassResult | None],
-    facts: Facts,
-) -> int:
-    """Median fetch of the base arm beside a staggered one: the period over which starts are spread."""
-    for other in plan.passes:
-        result = results[other.number]
-        if (
-            other.block != one.block
-            or other.control
-            or result is None
-            or result.status is not PassStatus.DONE
-        ):
-            continue
-        child = folder.child_result(other.number, other.arm)
-        place = folder.trace(result)
-        if child is None or place is None:
-            continue
-        median = median_fetch_ns(loader_trace(store.load(place), child["loaders"][facts.loader]))
-        if median is not None:
-            return median
-    per_worker_s = facts.fetch_s if facts.fetch_s is not None else facts.delivery_s * one.workers
-    return int(per_worker_s * max(1.0, one.workers / facts.cpus) * 1e9)
-
-
-def median_fetch_ns(trace: LoaderTrace) -> int | None:
-    """Median duration of a loader's fetches; None where none was seen."""
-    start, end = trace.fetches.get("fetch_start_ns"), trace.fetches.get("fetch_end_ns")
-    if start is None or end is None:
-        return None
-    known = (start >= 0) & (end > start)
-    return int(np.median((end - start)[known])) if known.any() else None
 
 
 def _ended(results: Mapping[int, PassResult | None]) -> int:
@@ -460,13 +198,3 @@ def _progress(
     return Progress(
         _ended(results), len(plan.passes), one, result, time.monotonic() - began_s, float(sum(left))
     )
-
-
-def _clear(place: Path) -> Path:
-    """An empty folder; what an earlier, unfinished try left is removed."""
-    import shutil
-
-    if place.exists():
-        shutil.rmtree(place)
-    place.mkdir(parents=True)
-    return place

@@ -10,7 +10,6 @@ framework that rebuilds a loader (Accelerate, Lightning) keeps the number, a val
 from __future__ import annotations
 
 import functools
-import hashlib
 import importlib.util
 import inspect
 import os
@@ -26,6 +25,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from traceml_lite.probe import controls
 from traceml_lite.probe.hooks import passes
+from traceml_lite.probe.index_stream import IndexStream
 from traceml_lite.probe.options import resolve_options
 
 # Controls that act in the workers, through worker_init_fn.
@@ -209,48 +209,6 @@ class Session:
         )
 
 
-class IndexStream:
-    """The order of batches as dispatched: a running hash over the samples, noted after every batch.
-
-    Two arms saw the same data when their hashes agree at the largest number of samples that both noted.
-    """
-
-    def __init__(self) -> None:
-        self.epoch = -1
-        self.rows: list[tuple[int, int, int]] = []
-        """(epoch, samples so far in it, first 8 bytes of the hash), one per dispatched batch."""
-        self.unreadable: str | None = None
-        """Why the indices could not be compared, e.g. the type of an index that has no stable text."""
-        self._hash = hashlib.blake2b(digest_size=8)
-        self._samples = 0
-
-    @property
-    def samples(self) -> int:
-        """Samples of the epoch so far."""
-        return self._samples
-
-    def begin(self) -> None:
-        """Another epoch begins."""
-        self.epoch += 1
-        self._hash = hashlib.blake2b(digest_size=8)
-        self._samples = 0
-
-    def add(self, index: Any) -> None:
-        """Note one batch's index."""
-        if self.unreadable is not None:
-            return
-        samples = index if isinstance(index, (list, tuple)) else [index]
-        try:
-            text = ";".join(map(_stable_text, samples))
-        except TypeError as error:
-            self.unreadable = str(error)
-            return
-        self._samples += len(samples)
-        self._hash.update(text.encode() + b";")
-        digest = int.from_bytes(self._hash.digest(), "little")
-        self.rows.append((self.epoch, self._samples, digest))
-
-
 class _Follower:
     """Follows one iterator; implements what the hooks call.
 
@@ -412,16 +370,6 @@ def has_accelerator() -> bool:
     """Whether torch sees a device that memory could be pinned for."""
     asked = getattr(torch, "accelerator", None)
     return bool(asked.is_available()) if asked is not None else bool(torch.cuda.is_available())
-
-
-def _stable_text(sample: Any) -> str:
-    if sample is None or isinstance(sample, (bool, int, float, str, bytes)):
-        return repr(sample)
-    if isinstance(sample, (list, tuple)):
-        return "(" + ",".join(map(_stable_text, sample)) + ")"
-    if hasattr(sample, "tolist"):
-        return _stable_text(sample.tolist())
-    raise TypeError(f"an index of type {type(sample).__name__} has no text that two runs could compare")
 
 
 def _type_name(thing: Any) -> str:
