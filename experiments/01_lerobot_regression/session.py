@@ -18,6 +18,11 @@ HERE = Path(__file__).resolve().parent
 def run(given: argparse.Namespace, home: Path) -> int:
     """Run what is asked for; returns the exit code."""
     scale = SCALES[given.scale]
+    if given.long and not scale.long_deliveries:
+        longer = SCALES["default"]
+        scale = dataclasses.replace(
+            scale, long_deliveries=longer.long_deliveries, minutes=longer.minutes, long=True
+        )
     if given.minutes:
         scale = dataclasses.replace(scale, minutes=given.minutes)
     folder = home / "study" / scale.name

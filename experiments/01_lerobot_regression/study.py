@@ -40,6 +40,8 @@ class Scale:
     """Per pass of the seed's tables, as it had them."""
     long_deliveries: int = 400
     """Per pass of the long in_order control, on 96 x 96 images; 0 leaves out every long stage."""
+    long: bool = False
+    """Whether the long stages were asked for beside a scale that has none."""
     matrix_deliveries: int = 8
     train_steps: int = 24
     investigate_minutes: float = 10.0

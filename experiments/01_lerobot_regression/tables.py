@@ -54,12 +54,14 @@ def _head(study: Study, found: Mapping[str, Any]) -> str:
     host, took = about["host"], sum(stage.get("took_s", 0) for stage in found.values())
     versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
     flag = {"quick": " --quick", "default": "", "seed": " --seed-scale"}[scale.name]
+    flag += " --long" * scale.long + " --current" * ("current" in found)
     return (
         "# The LeRobot regression, measured again\n\n"
         f"`python experiments/01_lerobot_regression/run.py{flag}`, {about['date']}, {took / 60:.0f} min. "
         f"{scale.height} x {scale.width} images, batch 8, ACT's chunk of 100 actions, prefetch 2, consumer "
         f'paced with 20 ms; "small" is 96 x 96.\n\n'
-        f"Host: {host['cpus']} CPUs ({host['cpu']}), {host['memory_gib']} GiB, Linux {host['kernel']}. "
+        f"Host: {host['cpus']} CPUs ({host['cpu']}), {host['memory_gib']} GiB, Linux {host['kernel']}; "
+        f"load average {plain(host['load'])} when it began. "
         f'{versions}. "Broken" is lerobot 0.4.0, "fixed" is 0.4.1, both with datasets 4.1.1.\n\n'
         f"The seed ran 480 x 640 on a Colab T4 host with 2 CPUs and called a wait above 5 s a stall, half of "
         f"its fetch. Here a stall is a wait above half of the CPU time of a lone broken fetch: "
