@@ -82,7 +82,7 @@ def arcs(n, workers, seed):
 def test_a_pool_that_lost_its_phase_is_told_though_equal_workers_repeat_every_gap():
     base = twice("ordered", lambda seed: pool(1200, seed=seed), fetch_ms=20)
     changed = twice("free", lambda seed: np.tile(arcs(4, 4, seed + 3), 300), fetch_ms=20, in_order=False)
-    lock = phase_lock(base, changed, late=True)
+    lock = phase_lock(base, changed, cv=0.05)
     assert lock.lost
     assert ask("in_order", base, changed).key == "cadence_gone"
 
@@ -91,7 +91,7 @@ def test_a_pool_that_lost_its_phase_is_told_though_equal_workers_repeat_every_ga
 def test_random_phases_carry_what_chance_says(workers):
     base = twice("ordered", lambda seed: pool(4000, workers, seed=seed), workers=workers)
     free = twice("free", lambda seed: arcs(4000, workers, seed), workers=workers)
-    lock = phase_lock(base, free, late=False)
+    lock = phase_lock(base, free)
     assert lock.changed == pytest.approx(lock.chance, abs=0.02)
     assert lock.base > 0.95
 
@@ -99,12 +99,12 @@ def test_random_phases_carry_what_chance_says(workers):
 def test_a_lock_that_one_pass_kept_is_not_called_lost():
     base = twice("ordered", lambda seed: pool(400, seed=seed))
     changed = [base[0], made("free", arcs(400, 4, 1), number=2)]
-    assert not phase_lock(base, changed, late=False).lost
+    assert not phase_lock(base, changed).lost
 
 
 def test_one_worker_has_no_phase():
     one = twice("alone", lambda seed: np.full(80, 9.0), workers=1)
-    assert phase_lock(one, one, late=False) is None
+    assert phase_lock(one, one) is None
 
 
 def test_a_stagger_that_changes_nothing_is_not_phase():

@@ -62,7 +62,7 @@ def _in_order(base: Passes, changed: Passes, comparison: ArmComparison | None) -
     claim, difference = comparison.cadence, comparison.difference
     ratio, left = difference.ratio.value, _stall_ratio(comparison)
     numbers = {"wait_ratio": ratio, "stall_ratio": left}
-    lock = phase_lock(base, changed, late=True)
+    lock = phase_lock(base, changed, cv=comparison.a.fetch_cv)
     if lock is not None:
         numbers |= {"burst": lock.base, "burst_changed": lock.changed, "burst_chance": lock.chance}
     long = claim.deliveries if claim is not None else min(one.result.deliveries for one in changed)
@@ -88,7 +88,7 @@ def _in_order(base: Passes, changed: Passes, comparison: ArmComparison | None) -
         answer = _answer(
             "cadence_stays",
             f"the cadence stays without order at {long} deliveries (mean wait {ratio:.2g} of the ordered "
-            "arm's): order does not make it",
+            "arm's): order does not make it" + ("" if lock is None else f". By round, {lock.words}"),
             **numbers,
         )
     elif claim.key == "gone":
@@ -121,7 +121,7 @@ def _stagger(base: Passes, changed: Passes, comparison: ArmComparison | None) ->
     numbers = {"wait_ratio": ratio, "stall_ratio": _stall_ratio(comparison)}
     if claim is None or claim.key == "no_cadence":
         return _answer("undecided", "the arm beside it shows no cadence that could go", **numbers)
-    lock = phase_lock(base, changed, late=False)
+    lock = phase_lock(base, changed)
     if lock is not None:
         numbers |= {"burst": lock.base, "burst_changed": lock.changed, "burst_chance": lock.chance}
     if lock is not None and lock.lost and difference.equivalent:

@@ -6,6 +6,7 @@ free-running workers of one speed repeat any pattern of waits each round.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,6 +20,10 @@ Passes = Sequence[MeasuredPass]
 
 # Workers whose medians are within this factor, and at most this share of fetches that stand out, are alike.
 ALIKE_FACTOR, ALIKE_SHARE = 1.5, 0.02
+
+
+# Workers of a variation cv stay in phase for about (PHASE_MEMORY / cv)^2 rounds; simulated from 1 % to 30 %.
+PHASE_MEMORY, MIN_CV = 0.3, 0.005
 
 
 # Below this many rounds the share of their largest waits is no mean of anything.
@@ -55,7 +60,7 @@ class Lock:
         )
 
 
-def phase_lock(base: Passes, changed: Passes, *, late: bool) -> Lock | None:
+def phase_lock(base: Passes, changed: Passes, *, cv: float | None = None) -> Lock | None:
     """How far both arms run in phase; None with fewer than two workers, or too few rounds.
 
     A share of gaps depends on the threshold of a stall; this does not.
@@ -63,10 +68,14 @@ def phase_lock(base: Passes, changed: Passes, *, late: bool) -> Lock | None:
     Args:
         base: Passes of one arm.
         changed: Passes of the other.
-        late: Look at the second half of each pass, where workers that began together have had time to part.
+        cv: Variation of the fetch times: the rounds in which workers that began together stay together by
+            themselves are then left out, at most half of a pass. None looks at all.
     """
     workers = base[0].run.main.config.num_workers or 0
-    shares = [[share for one in arm if (share := _burst(one, late)) is not None] for arm in (base, changed)]
+    shares = [
+        [share for one in arm if (share := _burst(one, _memory(workers, cv))) is not None]
+        for arm in (base, changed)
+    ]
     if workers < 2 or not shares[0] or not shares[1]:
         return None
     chance = sum(1 / place for place in range(1, workers + 1)) / workers
@@ -75,12 +84,16 @@ def phase_lock(base: Passes, changed: Passes, *, late: bool) -> Lock | None:
     return Lock(float(np.mean(shares[0])), float(np.mean(shares[1])), chance, lost)
 
 
-def _burst(one: MeasuredPass, late: bool) -> float | None:
+def _memory(workers: int, cv: float | None) -> int:
+    """Deliveries after which workers of this variation have lost the phase that they began with."""
+    return 0 if cv is None else math.ceil((PHASE_MEMORY / max(cv, MIN_CV)) ** 2) * workers
+
+
+def _burst(one: MeasuredPass, skip: int) -> float | None:
     """Share of the waiting that the largest wait of each round of W deliveries carries."""
     workers = one.run.main.config.num_workers or 0
     waits = one.run.main.deliveries["wait_ns"][one.result.warmup :]
-    if late:
-        waits = waits[len(waits) // 2 :]
+    waits = waits[min(skip, len(waits) // 2) :]
     rounds = len(waits) // workers if workers else 0
     if rounds < MIN_ROUNDS:
         return None
