@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -185,6 +189,25 @@ def test_the_difference_is_named_where_it_is_allowed(mixed):
     allowed = load_sweep(folder, allow_different=True)
     assert allowed.refused == ""
     assert any("other indices" in text for one in allowed.comparisons for text in one.unlike)
+
+
+def test_control_c_at_the_command_line_keeps_what_finished_and_ends_with_130(script: Path, tmp_path: Path):
+    folder = tmp_path / "sweep"
+    words = ["sweep", str(script), "-s", "num_workers=0,2", "-n", "8", "--out", str(folder)]
+    command = [sys.executable, "-m", "traceml_lite", *words, "--", "--lr", "0.1"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as sweep:
+        deadline_s = time.monotonic() + 200
+        while not list(folder.glob("passes/002-*/spec.json")):
+            assert sweep.poll() is None, sweep.stderr.read()
+            assert time.monotonic() < deadline_s
+            time.sleep(0.05)
+        sweep.send_signal(signal.SIGINT)
+        _, errors = sweep.communicate(timeout=60)
+    assert sweep.returncode == 130, errors
+    assert "1/4  num_workers=0  8 deliveries" in errors
+    assert of_sweep(folder) == []
+    document = json.loads((folder / "sweep.json").read_text())["result"]
+    assert [one["status"] for one in document["passes"]] == ["done", "interrupted"]
 
 
 def test_a_script_without_a_loader_is_refused_with_its_reason(tmp_path: Path):
