@@ -207,11 +207,13 @@ def test_a_killed_worker_is_reported_with_the_batch_it_had_in_hand(trace_path: P
 
         def __getitem__(self, index: int) -> int:
             if index == 6:
+                time.sleep(0.3)  # what was fetched before is delivered first
                 os.kill(os.getpid(), signal.SIGKILL)
             return index
 
     with tl.record(trace_path), pytest.raises(RuntimeError, match="DataLoader worker"):
-        for _ in DataLoader(Suicide(), batch_size=1, num_workers=2):
+        # batch_size=None: numbers travel in the pipe itself, and no shared memory dies with its worker.
+        for _ in DataLoader(Suicide(), batch_size=None, num_workers=2):
             pass
     trace = tl.load(trace_path).main
     gone = [event for event in trace.events if event.kind == "worker_gone"]

@@ -151,7 +151,7 @@ def _stripped(lines: list[str]) -> list[str]:
 
 
 def _why_none(run: Run) -> str:
-    if not run.environment.torch:
+    if "torch was not imported" in (run.capabilities.get("deliveries") or ""):
         return "torch was not imported."
     return (
         "A loader made in a child process (torchrun, a launcher, subprocess) is not seen from here: "

@@ -255,6 +255,9 @@ class Session:
         for recorder in list(self._recorders.values()):
             with self.guarded("close an iterator"):
                 recorder.close()
+        if not self._loaders:
+            found = "torch was imported" if "torch" in sys.modules else "torch was not imported"
+            self._capabilities["deliveries"] = f"no DataLoader was iterated in this process; {found}"
         self.sample_host()
         self.event("script_end", None, **end)
         self._closed = True

@@ -24,15 +24,14 @@ def _recording(fetcher_class: type[Any]) -> type[Any]:
 
 
 def _make_recording(fetcher_class: type[Any]) -> type[Any]:
-    plain = fetcher_class.fetch
     # _IterableDatasetFetcher draws samples itself: its index says nothing about what comes.
     iterable = "Iterable" in fetcher_class.__name__
 
     def fetch(self: Any, possibly_batched_index: Any) -> Any:
         recorder = self.__dict__.get(_RECORDER)
         if recorder is None:
-            return plain(self, possibly_batched_index)
-        return recorder.run(functools.partial(plain, self), possibly_batched_index, iterable)
+            return fetcher_class.fetch(self, possibly_batched_index)
+        return recorder.run(functools.partial(fetcher_class.fetch, self), possibly_batched_index, iterable)
 
     return type(
         fetcher_class.__name__, (fetcher_class,), {"fetch": fetch, "__module__": fetcher_class.__module__}
