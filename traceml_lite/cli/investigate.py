@@ -18,18 +18,18 @@ from traceml_lite.experiment.atomic import write_text
 from traceml_lite.report.investigation import render_investigation
 
 
-@click.command()
+@click.command(
+    # \b is click's mark for text that it shall not wrap.
+    epilog="\b\nExamples:\n  traceml-lite investigate train.py --budget 20m"
+    "\n  traceml-lite investigate demo:saturated-pool --budget 5m"
+)
 @experiment_options
 def command(target: str, out: str | None, budget: str | None, timeout: str | None, **asked: Any) -> None:
-    r"""Ask the cheapest question that is open, run the experiment that answers it, and go on from there.
+    """Ask the cheapest question that is open, run the experiment that answers it, and go on from there.
 
     Is the loop input-bound? Is every wait alike, or do a few carry it all? At random or structured? Then one
     cheap parameter is varied, the law read, and the controls run that tell its causes apart. Each step stands
     in the directory with its evidence, and so does what it ruled out.
-
-    \b
-    traceml-lite investigate train.py --budget 20m
-    traceml-lite investigate demo:saturated-pool --budget 5m
     """
     request = make_request(target, **asked)
     default = Path("investigations") / sweep.default_folder(request).name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,20 @@ from traceml_lite.experiment.control import CONTROLS
 from traceml_lite.experiment.runner import Limits
 from traceml_lite.report import sweep as report
 
-_CONTROLS = "\n".join(f"  {control.name:<11} {control.reason}" for control in CONTROLS.values())
+_EXAMPLES = """Examples:
+  traceml-lite sweep train.py -s num_workers=0,1,2,4
+  traceml-lite sweep train.py -s num_workers=2,4 --control in_order -- --lr 0.1
+  traceml-lite sweep demo:slow-worker -s num_workers=1,2,4 --control in_order"""
+# \b is click's mark for text that it shall not wrap.
+_CONTROLS = "\n".join(
+    textwrap.fill(f"  {control.name:<11} {control.reason}", 88, subsequent_indent=" " * 14)
+    for control in CONTROLS.values()
+)
 
 
 @click.command(
     context_settings={"ignore_unknown_options": False},
-    epilog="\b\nControls:\n" + _CONTROLS,
+    epilog=f"\b\n{_EXAMPLES}\n\n\b\nControls:\n{_CONTROLS}",
 )
 @experiment_options
 @click.option(
@@ -50,15 +59,11 @@ def command(
     allow_different: bool,
     **asked: Any,
 ) -> int:
-    r"""Vary one cheap parameter with everything else held fixed, and say which law the stalls follow.
+    """Vary one cheap parameter with everything else held fixed, and say which law the stalls follow.
 
     TARGET is a script (its DataLoader's options are overridden as it is constructed, the script is not
     edited; its own arguments follow after --), file.py:factory, package.module:factory, lerobot:ROOT or
     demo:NAME. The same command again goes on where it was cut off.
-
-    \b
-    traceml-lite sweep train.py -s num_workers=0,1,2,4
-    traceml-lite sweep demo:slow-worker -s num_workers=1,2,4 --control in_order
     """
     request = make_request(target, **asked)
     folder = Path(out) if out else experiment.default_folder(request)

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from traceml_lite._errors import UsageError
-from traceml_lite.diagnose.compare import claim_deliveries
 
 # How long an in_order control must be is ``claim_deliveries``: at least 200 and 50 a worker, after the rounds
 # in which workers that start together stay in phase. With very even fetches (1 %) that is thousands; this is
@@ -120,6 +119,9 @@ def deliveries_needed(control: str, workers: int, wanted: int, cv: float | None 
         cv: Variation of the fetch times, which decides how long workers stay in phase; None if not known.
     """
     if control == "in_order":
+        # Here, because it brings scipy: a child of a sweep reads this module too, and should start at once.
+        from traceml_lite.diagnose.compare import claim_deliveries
+
         return max(wanted, min(claim_deliveries(workers, cv), IN_ORDER_MAX_DELIVERIES))
     if control == "stagger":
         return max(STAGGER_MIN_DELIVERIES, STAGGER_DELIVERIES_PER_WORKER * workers)
