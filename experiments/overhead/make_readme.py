@@ -13,7 +13,7 @@ import sys
 
 import _harness
 
-SCRIPTS = ("per_delivery.py", "fixed.py", "growth.py", "start_up.py", "show_speed.py")
+SCRIPTS = ("per_delivery.py", "hot.py", "fixed.py", "growth.py", "start_up.py", "show_speed.py")
 README = _harness.HERE / "README.md"
 
 
