@@ -22,28 +22,27 @@ def verdict(one: Mapping[str, Any], kind: str) -> str:
 def run_queue(found: Mapping[str, Any]) -> str:
     """CPU time of a fetch against its run-queue delay, by number of workers."""
     passes = found.get("workers", {}).get("broken", {}).get("passes", [])
-    rows, cpu = [], []
+    rows, cpu, whole = [], [], []
     for workers in sorted({one["workers"] for one in passes}):
         these = [one for one in passes if one["workers"] == workers and one["cpu_s"] is not None]
         if not these:
             continue
         fetch_s, cpu_s = mean(one["fetch_s"] for one in these), mean(one["cpu_s"] for one in these)
         cpu.append(cpu_s)
+        whole.append(fetch_s)
         delays = [one["run_queue_s"] for one in these]
         delay_s = None if None in delays else mean(delays)
         rest = None if delay_s is None else max(0.0, fetch_s - cpu_s - delay_s)
         rows.append([str(workers), seconds(fetch_s), seconds(cpu_s), seconds(delay_s), seconds(rest)])
     if not rows:
         return ""
-    spread = max(cpu) / min(cpu)
     return (
         "## What the seed could not say\n\n### The scheduler, isolated\n\n"
         '"I did not independently isolate the OS scheduler." Each fetch splits into its own CPU time, the '
         "time it was ready to run and had no CPU, and the rest.\n\n"
         + grid(["workers", "fetch", "CPU", "run-queue delay", "rest"], rows)
-        + f"\n\nThe CPU time of a fetch is the same within {share(spread - 1)} from the cheapest to the "
-        "dearest number of workers; what grows is the waiting for a CPU. More workers than CPUs buy nothing "
-        "here but longer fetches."
+        + f"\n\nFrom the fewest workers to the most, a fetch takes {plain(whole[-1] / whole[0])} times as long and "
+        f"{plain(cpu[-1] / cpu[0])} times the CPU: what grows is the waiting for a CPU."
     )
 
 
