@@ -168,3 +168,12 @@ def test_throughput_at_one_setting_says_nothing_and_nonsense_is_refused():
     assert throughput_law(np.array([4, 4]), np.array([1.0, 1.1])).key == "undecided"
     with pytest.raises(ValueError, match="above 0"):
         throughput_law(np.array([1, 2]), np.array([1.0, 0.0]))
+
+
+def test_uniform_waits_of_which_a_threshold_cuts_some_off_follow_no_law() -> None:
+    random = np.random.default_rng(4)
+    passes = []
+    for workers in (1, 2, 4, 4, 2, 1):
+        stalled = random.random(96) < 0.75
+        passes.append(StallSeries(workers, stalled, np.cumsum(np.full(96, 50_000_000))))
+    assert gap_laws(passes).key == "none"

@@ -22,6 +22,8 @@ from scipy import special
 DECISIVE_BIC = 10.0
 # With more than this share of deliveries stalled there are no gaps to speak of: every wait is alike.
 DENSE_STALL_SHARE = 0.9
+# A cadence leaves deliveries between its stalls; a pool that has lost step has half of them side by side.
+NEIGHBOUR_SHARE = 0.6
 # A period has to come round twice in the shortest pass.
 MIN_CYCLES = 2
 # Longer periods are not tried; a fold of every period would cost more than it finds.
@@ -284,7 +286,24 @@ def _compare(passes: Sequence[StallSeries]) -> tuple[list[_Pass], GapLaws]:
     if all(series.alike for series in passes if series.workers >= 1 and series.informative):
         fits = [f for f in fits if f.key in ("none", "proportional")]
     key, reason = _decide(seen, fits, workers)
+    if key in ("constant_batches", "constant_seconds", "undecided") and _neighbouring(seen):
+        return seen, GapLaws(
+            "none", (none,), 0.0, workers, gaps, "most stalls follow one another: uniform waits"
+        )
     return seen, GapLaws(key, tuple(fits), fits[1].bic - fits[0].bic, workers, gaps, reason)
+
+
+def _neighbouring(seen: list[_Pass]) -> bool:
+    """Whether at every number of workers above 1 most stalls come right after another.
+
+    Uniform waits, of which a threshold cuts some off: the gaps left are the threshold's, not a cadence's.
+    """
+    by_workers: dict[int, list[NDArray[np.int64]]] = {}
+    for one in seen:
+        if one.workers > 1:
+            by_workers.setdefault(one.workers, []).append(np.diff(np.flatnonzero(one.stalled)))
+    shares = [float((np.concatenate(gaps) == 1).mean()) for gaps in by_workers.values()]
+    return bool(shares) and min(shares) >= NEIGHBOUR_SHARE
 
 
 def _fits(seen: list[_Pass]) -> list[LawFit]:
