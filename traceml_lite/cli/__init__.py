@@ -56,16 +56,16 @@ class _LazyGroup(click.Group):
 _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 88}
 
 
-@click.group(cls=_LazyGroup, context_settings=_SETTINGS)
+_EXAMPLES = """\b
+traceml-lite demo saturated-pool     see it work, nothing to download
+traceml-lite run train.py --lr 0.1   your own training script, unchanged
+traceml-lite show TRACE              the summary again"""
+
+
+@click.group(cls=_LazyGroup, context_settings=_SETTINGS, epilog=_EXAMPLES)
 @click.version_option(__version__, prog_name="traceml-lite")
 def group() -> None:
-    r"""Why does my training loop wait for its DataLoader, and which cheap experiment proves it?
-
-    \b
-    traceml-lite demo saturated-pool     see it work, nothing to download
-    traceml-lite run train.py --lr 0.1   your own training script, unchanged
-    traceml-lite show TRACE              the summary again
-    """
+    """Why does my training loop wait for its DataLoader, and which cheap experiment proves it?"""
 
 
 def main(args: list[str] | None = None) -> Any:

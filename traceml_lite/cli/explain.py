@@ -7,15 +7,11 @@ import click
 from traceml_lite.report.catalogue import contents, page
 
 
-@click.command("explain")
+@click.command("explain", epilog="\b\ntraceml-lite explain saturated_pool\ntraceml-lite explain run-queue")
 @click.argument("key", required=False)
 def command(key: str | None) -> None:
-    r"""Print the page of a shape or cost: picture, evidence, look-alikes, experiment, cure.
+    """Print the page of a shape or cost: picture, evidence, look-alikes, experiment, cure.
 
     Without KEY, lists all of them.
-
-    \b
-    traceml-lite explain saturated_pool
-    traceml-lite explain run-queue
     """
     click.echo("\n".join(contents()) if key is None else page(key).rstrip("\n"))
