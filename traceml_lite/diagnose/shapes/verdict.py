@@ -87,6 +87,10 @@ def _give_way(found: Mapping[str, Evidence]) -> list[Evidence]:
     return left
 
 
+# Shapes whose stalls lie at a fixed distance in batches.
+_PERIODIC = ("data_period", "worker_period")
+
+
 def _alike(key: str, seen: Measures) -> tuple[str, ...]:
     """Shapes that leave the same picture as ``key`` in this run, ``key`` first; empty if there are none."""
     features, workers = seen.features, seen.features.workers or 0
@@ -202,6 +206,12 @@ def shape_verdict(
         candidates = tuple(e.key for e in found if e.state is not State.NOT_MEASURED and e.score > CANDIDATE)
         confidence = _confidence(best, seen, ())
         verdict = Verdict("inconclusive", confidence, undecided(seen, candidates[:3]), candidates[:3])
+    elif best.key in _PERIODIC and features.workers is None and seen.fetch is None:
+        # Any period may be the number of workers, and then a pool in step looks the same.
+        text = STATEMENTS[best.key](seen).rstrip(".")
+        text += "; num_workers is not known, and a pool of that many workers would look the same."
+        confidence = _confidence(best, seen, _PERIODIC)
+        verdict = Verdict("inconclusive", confidence, text, ("saturated_pool", "slow_worker", "data_period"))
     else:
         alike = _alike(best.key, seen)
         verdict = Verdict(best.key, _confidence(best, seen, alike), STATEMENTS[best.key](seen), alike)

@@ -180,6 +180,7 @@ def _processes(self: Any) -> list[Any]:
 def _worker_members(cls: type[Any], fetching: _Fetching) -> dict[str, Any]:
     def _try_put_index(self: Any) -> None:
         rank = self._send_idx
+        dispatch_ns = _now()  # before the put: a worker may begin at once
         cls._try_put_index(self)
         if self._send_idx != rank:
             recorder: IteratorRecorder = self._traceml_lite
@@ -187,7 +188,7 @@ def _worker_members(cls: type[Any], fetching: _Fetching) -> dict[str, Any]:
                 try:
                     worker = self._task_info[rank][0]
                     given = recorder.given
-                    recorder.tasks[rank] = (worker, given[worker], _now())
+                    recorder.tasks[rank] = (worker, given[worker], dispatch_ns)
                     given[worker] += 1
                 except Exception as error:
                     recorder.broken("dispatch", error)
