@@ -42,7 +42,8 @@ def run_queue(found: Mapping[str, Any]) -> str:
         "time it was ready to run and had no CPU, and the rest.\n\n"
         + grid(["workers", "fetch", "CPU", "run-queue delay", "rest"], rows)
         + "\n\nFrom the fewest workers to the most, "
-        f"a fetch takes {plain(whole[-1] / whole[0])} times as long and {plain(cpu[-1] / cpu[0])} times the CPU: what grows is the waiting for a CPU."
+        f"a fetch takes {plain(whole[-1] / whole[0])} times as long "
+        f"and {plain(cpu[-1] / cpu[0])} times the CPU: what grows is the waiting for a CPU."
     )
 
 
