@@ -48,7 +48,25 @@ def test_a_file_cut_in_the_middle_of_a_record_loses_that_record_only(trace_path:
     os.truncate(trace_path / DELIVERIES, size - 50)
     with open(trace_path / EVENTS, "a") as file:
         file.write('{"kind": "epoch_')
-    assert tl.load(trace_path).main.deliveries["rank"].tolist() == list(range(19))
+    run = tl.load(trace_path)
+    assert run.main.deliveries["rank"].tolist() == list(range(19))
+    assert not run.complete
+    assert "the trace is damaged: deliveries.bin has 2510 of 2560 bytes" in run.ending
+
+
+def test_a_lost_file_of_fetches_is_damage_and_not_a_run_without_fetches(trace_path: Path) -> None:
+    record(trace_path)
+    (trace_path / FETCHES).unlink()
+    run = tl.load(trace_path)
+    assert run.ending == "the trace is damaged: fetches.bin is gone"
+    assert len(run.main.deliveries) == 20
+
+
+def test_deliveries_whose_loader_is_lost_are_an_error_and_not_an_empty_run(trace_path: Path) -> None:
+    record(trace_path)
+    (trace_path / EVENTS).write_text("")
+    with pytest.raises(TraceFormatError, match=r"events\.jsonl has 0 of"):
+        tl.load(trace_path)
 
 
 def test_a_bundle_reads_as_the_directory_does(trace_path: Path, tmp_path: Path) -> None:

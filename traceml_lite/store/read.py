@@ -96,6 +96,9 @@ def load(path: str | os.PathLike[str]) -> Run:
             f"{sampling['stride']} and every wait of at least {floor_ns / 1e6:.3g} ms were kept, "
             f"{len(deliveries)} of {delivered}"
         )
+    damage = _damage(source, manifest)
+    if damage and len(deliveries) and not any(event.kind == "iterator" for event in events):
+        raise TraceFormatError(f"{place}: {damage}; which loader delivered the batches is not known any more")
     absent = _absent(events, headers)
     ended = manifest.get("ended")
     environment = _record(Environment, manifest.get("environment", {}))
@@ -107,8 +110,8 @@ def load(path: str | os.PathLike[str]) -> Run:
         capabilities=_capabilities(manifest, absent),
         events=tuple(e for e in events if e.iterator is None),
         probe_cost=manifest.get("probe_cost") or _cost_so_far(headers),
-        complete=ended is not None,
-        ending=ended["how"] if ended else _state_of_owner(manifest, environment),
+        complete=ended is not None and not damage,
+        ending=damage or (ended["how"] if ended else _state_of_owner(manifest, environment)),
     )
 
 
@@ -171,6 +174,16 @@ def _manifest(place: Path, source: _Source) -> dict[str, Any]:
         major += 1
     assert isinstance(manifest, dict)
     return manifest
+
+
+def _damage(source: _Source, manifest: Mapping[str, Any]) -> str:
+    """Which files are shorter than they were when the recording ended, in words; empty if none is."""
+    found = []
+    for name, size in manifest.get("sizes", {}).items():
+        left = len(source.read(name))
+        if left < size:
+            found.append(f"{name} has {left} of {size} bytes" if source.has(name) else f"{name} is gone")
+    return f"the trace is damaged: {', '.join(found)}" if found else ""
 
 
 def _events(place: Path, source: _Source, manifest: Mapping[str, Any]) -> list[Event]:

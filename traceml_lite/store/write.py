@@ -142,7 +142,8 @@ class TraceWriter:
             if not self._files:
                 return
             try:
-                self.update_manifest(**facts)
+                sizes = {name: os.fstat(descriptor).st_size for name, descriptor in self._files.items()}
+                self.update_manifest(sizes=sizes, **facts)
             finally:
                 for descriptor in self._files.values():
                     os.close(descriptor)
