@@ -216,7 +216,7 @@ def test_a_target_of_no_known_form_shows_the_forms(clean, target):
 
 
 def test_an_unknown_demo_shows_the_nearest_and_all_others():
-    with pytest.raises(TargetError, match=r"did you mean demo:slow-worker\?.*healthy"):
+    with pytest.raises(UsageError, match=r"did you mean demo:slow-worker\?.*healthy"):
         get("demo:slow-wroker")
 
 

@@ -6,6 +6,8 @@ progress and warnings go to stderr.
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 from importlib import import_module
 from typing import Any
@@ -85,6 +87,11 @@ def main(args: list[str] | None = None) -> Any:
         # The reader of our stdout (head, less) has gone; closing stderr too keeps the interpreter quiet.
         sys.stderr.close()
         sys.exit(141)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EIO):
+            raise
+        click.echo(f"error: the output cannot be written: {error.strerror}", err=True)
+        os._exit(1)  # flushing stdout at the interpreter's end would fail again, with a traceback
     if isinstance(result, BaseException):
         raise result  # how a script under `run` ended: the interpreter ends in the same way
     sys.exit(result if isinstance(result, int) else 0)

@@ -102,7 +102,9 @@ def reading_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def trace_directory(out: Path | None, label: str) -> Path:
     """The directory to record into: ``out``, or a new one under ``runs/``."""
     if out is not None:
-        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        if out.exists() and not out.is_dir():
+            raise UsageError(f"{out} is a file; choose a directory for --out that is new or empty")
+        if out.exists() and any(out.iterdir()):
             raise UsageError(f"{out} exists and is not empty; choose another --out or remove it")
         return out
     name = re.sub(r"[^A-Za-z0-9.]+", "-", label).strip("-") or "run"

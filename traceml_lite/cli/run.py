@@ -51,10 +51,10 @@ def command(
     Options of traceml-lite stand before SCRIPT. The summary goes to stderr; `traceml-lite show` prints it
     again from the trace.
     """
-    from traceml_lite.experiment.script import find_script, run_as_main
+    from traceml_lite.experiment.script import find_module, find_script, run_as_main
 
-    if not module:
-        find_script(script)
+    # Before anything is recorded: what cannot be run leaves nothing behind.
+    (find_module if module else find_script)(script)
     session = _start(trace_directory(out, script if module else Path(script).stem), rchar, limit_bytes)
     pid = os.getpid()
 
@@ -68,8 +68,11 @@ def command(
         run_as_main(script, arguments, module=module)
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else 0 if error.code is None else 1
+        if error.code is not None and not isinstance(error.code, int):
+            _flush()
+            print(error.code, file=sys.stderr)
         finish(f"exited with code {code}", exit_code=code)
-        return error
+        return SystemExit(code)
     except BaseException as error:
         if os.getpid() == pid:
             _flush()

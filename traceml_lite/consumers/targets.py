@@ -248,7 +248,7 @@ def _demo(target: str, name: str, arguments: Mapping[str, str], seed: int) -> Ta
     if name not in DEMOS:
         near = difflib.get_close_matches(name, DEMOS, n=1)
         guess = f"; did you mean demo:{near[0]}?" if near else "."
-        raise TargetError(f"there is no demo {name!r}{guess} Demos are: {', '.join(DEMOS)}")
+        raise UsageError(f"there is no demo {name!r}{guess} Demos are: {', '.join(DEMOS)}")
     demo = DEMOS[name]
     values = demo.convert(arguments)
     seed_everything(seed)

@@ -32,7 +32,7 @@ def run_as_main(target: str, arguments: Sequence[str], *, module: bool = False) 
     main = types.ModuleType("__main__")
     main.__dict__["__builtins__"] = builtins
     if module:
-        spec = _runnable(target)
+        spec = find_module(target)
         code = spec.loader.get_code(spec.name)  # type: ignore[union-attr]
         main.__dict__.update(
             __spec__=spec,
@@ -74,7 +74,12 @@ def find_script(target: str) -> Path:
     return path
 
 
-def _runnable(name: str) -> ModuleSpec:
+def find_module(name: str) -> ModuleSpec:
+    """The module that ``python -m NAME`` would run.
+
+    Raises:
+        TargetError: There is none, or it cannot be run.
+    """
     # As with python -m: the current directory comes first.
     sys.path[0] = os.getcwd()
     try:

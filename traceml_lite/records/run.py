@@ -385,7 +385,7 @@ def from_arrays(
         array = np.asarray(values)
         if array.ndim != 1 or len(array) != len(wait_ns):
             raise ValueError(f"{name}: expected shape ({len(wait_ns)},), got {array.shape}")
-        if array.dtype.kind not in "iub" and not np.array_equal(array, np.floor(array)):
+        if array.dtype.kind not in "iubf" or (array.dtype.kind == "f" and (array != np.floor(array)).any()):
             raise ValueError(f"{name}: expected whole numbers ({spec.unit}), got dtype {array.dtype}")
         table[name] = array.astype(spec.dtype)
     waits = table["wait_ns"]

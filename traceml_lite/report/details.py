@@ -208,7 +208,7 @@ def _later(summary: Summary) -> str:
     if isinstance(edges.share, Estimate):
         parts.append(f"iter(), first waits and StopIteration take {f.share(edges.share)} of the time")
     if edges.broken_off:
-        parts.append(f"{edges.broken_off} left before its end")
+        parts.append(f"{f.count(edges.broken_off, 'epoch')} broken off")
     return "; ".join(parts)
 
 
