@@ -141,11 +141,11 @@ def test_unordered_a_data_period_of_the_worker_count_is_told_from_a_slow_worker(
     assert evidence["slow_worker"].state is State.RULED_OUT
 
 
-def test_a_batch_that_lay_ready_is_no_reason_to_blame_the_loader(diagnose: Diagnose) -> None:
-    """A consumer without CPU waits in next() as well, for batches that were made long ago."""
+def _taken_late(per_step: float) -> tuple[dict[str, np.ndarray], dict[str, object]]:
+    """A run whose batches are made long before they are asked for, and taken late by a part of a step."""
     rng = np.random.default_rng(1)
     columns, options, _ = labelled_run("healthy", 256, 4, num_workers=4, in_order=True)
-    late = (rng.exponential(0.4, 256) * np.median(columns["step_ns"])).astype(np.int64)
+    late = (rng.exponential(per_step, 256) * np.median(columns["step_ns"])).astype(np.int64)
     # Each delivery is later by what all before it were late: asks, returns and fetches move along.
     shift = np.cumsum(late)
     busy = {
@@ -156,10 +156,45 @@ def test_a_batch_that_lay_ready_is_no_reason_to_blame_the_loader(diagnose: Diagn
         "fetch_start_ns": columns["fetch_start_ns"] + shift - late,
         "fetch_end_ns": columns["fetch_end_ns"] + shift - late,
     }
-    verdict, _, _ = diagnose(busy, options)
+    return busy, options
+
+
+def test_a_batch_that_lay_ready_is_no_reason_to_blame_the_loader(diagnose: Diagnose) -> None:
+    """A consumer without CPU waits in next() as well, for batches that were made long ago."""
+    busy, options = _taken_late(0.4)
     assert busy["wait_ns"].sum() / (busy["wait_ns"].sum() + busy["step_ns"].sum()) > 0.2
-    assert verdict.key == "none"
-    assert "hand-over" in verdict.statement
+    verdict, evidence, _ = diagnose(busy, options)
+    assert verdict.key == "inconclusive"
+    assert verdict.candidates == ("none",)
+    assert all(e.state is not State.SUPPORTED for e in evidence.values())
+
+
+def test_a_loop_that_waits_for_made_batches_is_not_said_to_be_well(diagnose: Diagnose) -> None:
+    """A quarter of the time is lost: that no batch was still being made does not explain it."""
+    busy, options = _taken_late(0.4)
+    verdict, evidence, _ = diagnose(busy, options)
+    assert verdict.confidence < 0.6
+    assert "not measured" in verdict.statement
+    queued = {**busy, "wait_run_queue_ns": busy["wait_ns"] // 2}
+    queued["wait_run_queue_ns"][::3] = -1  # It is read now and then.
+    verdict, evidence, _ = diagnose(queued, options)
+    assert "the loop's own thread had no CPU in 50 % of its waits" in verdict.statement
+    assert "the loop's own thread had no CPU in 50 %" in evidence["none"].contradicts[0]
+
+
+def test_waits_no_longer_than_any_handover_leave_the_loader_well(diagnose: Diagnose) -> None:
+    """In a quick loop a hand-over of a millisecond is a large share, and no loader is without it."""
+    busy, options = _taken_late(0.4)
+    usual = float(np.mean(busy["wait_ns"]))
+    quick = {k: (v * (MS / usual)).astype(np.int64) if k.endswith("_ns") else v for k, v in busy.items()}
+    assert diagnose(quick, options)[0].key == "none"
+
+
+def test_the_sureness_of_a_loader_that_keeps_up_falls_with_the_waiting(diagnose: Diagnose) -> None:
+    found = [diagnose(*_taken_late(per_step))[1]["none"].score for per_step in (0.01, 0.05, 0.13, 0.4)]
+    assert found == sorted(found, reverse=True)
+    assert found[0] > 0.9
+    assert found[-1] < 0.5
 
 
 def test_a_few_hiccups_of_the_host_do_not_hide_a_saturated_pool(diagnose: Diagnose) -> None:

@@ -56,6 +56,8 @@ class Features:
     starved_ns: Int
     """The part of each wait in which the batch was still being fetched: what remains is hand-over, or a
     consumer that had no CPU. The whole wait where fetch times are missing."""
+    wait_queue_ns: Int | None
+    """Run-queue delay of the loop's own thread in each wait, -1 where missing; None if unmeasured."""
     step_ns: Int
     """-1 where missing; all -1 when the run has no steps."""
     ask_ns: Int
@@ -252,6 +254,9 @@ def extract(loader: LoaderTrace, stall_ns: int | None = None) -> Features | None
     )
     starved = _starved(waits, asked, fetches)
     threshold = stall_threshold_ns(starved[steady], known, stall_ns)
+    queued = table.get("wait_run_queue_ns")
+    if queued is not None:
+        queued = np.asarray(queued, dtype=np.int64) if (queued >= 0).any() else None
     return Features(
         n=n,
         workers=workers,
@@ -259,6 +264,7 @@ def extract(loader: LoaderTrace, stall_ns: int | None = None) -> Features | None
         in_order=loader.config.in_order,
         wait_ns=waits,
         starved_ns=starved,
+        wait_queue_ns=queued,
         step_ns=steps,
         ask_ns=asked,
         step_median_ns=float(np.median(known)) if known.size else float("nan"),

@@ -70,6 +70,10 @@ class Measures:
     """Waiting for fetches as a share of the time, first rounds of every epoch left out."""
     wait_share: float
     """All waiting as a share of that time: hand-over and a consumer without CPU included."""
+    ready_wait_ns: float
+    """Mean wait per steady delivery for a batch that had been made: hand-over, or a consumer without CPU."""
+    wait_queue_share: float
+    """Share of the waits in which the loop's own thread wanted a CPU and had none; nan where not measured."""
     late_share: float
     """The same behind everything that was dispatched before the first ask; nan if too little is left."""
     start_share: float
@@ -199,6 +203,16 @@ def _spread(features: Features) -> WorkerSpread | None:
     )
 
 
+def _wait_queue_share(features: Features) -> float:
+    """Run-queue delay over wait, in the steady waits in which it was read; nan without any."""
+    if features.wait_queue_ns is None:
+        return float("nan")
+    read = features.steady & (features.wait_queue_ns >= 0)
+    waited = float(features.wait_ns[read].sum(dtype=np.float64))
+    queued = float(np.minimum(features.wait_queue_ns, features.wait_ns)[read].sum(dtype=np.float64))
+    return queued / waited if waited > 0 else float("nan")
+
+
 def _longest_calm(waited: Mask, features: Features) -> int:
     """Longest run of deliveries without a wait, epochs apart."""
     marks = np.flatnonzero(waited | (features.in_epoch == 0))
@@ -264,6 +278,8 @@ def measure(features: Features, cpus_usable: float | None = None) -> Measures:
         load=load,
         steady_share=features.share_of_time(waits, steady),
         wait_share=features.share_of_time(features.wait_ns, steady),
+        ready_wait_ns=float((whole - waits[steady]).mean()) if whole.size else 0.0,
+        wait_queue_share=_wait_queue_share(features),
         late_share=features.share_of_time(waits, later) if enough else float("nan"),
         start_share=float(waits[:head].sum()) / total if total > 0 else 0.0,
         first_load=float(waits[: features.first_round].sum()) / (size * step) if step > 0 else float("inf"),

@@ -14,6 +14,12 @@ from traceml_lite.records.results import Evidence
 
 # Below this share of the time waiting is not worth an experiment.
 IDLE_SHARE = 0.02
+# From this share of the time on, waits for batches that had been made are a loss that has to be explained,
+# unless each is what handing over any batch takes: 0.6 to 1.3 ms measured, and a little room.
+READY_SHARE = 0.1
+HANDOVER_NS = 2_000_000
+# Then "the loader keeps up" is one reading at most: the pool does, the batches still come late.
+UNEXPLAINED_CAP = 0.4
 # Waiting with a place of its own (the start of the run or of an epoch) is named from a smaller share on, if
 # it is long enough to be noticed there: it is known what to change.
 PLACED_SHARE = 0.002
@@ -82,22 +88,59 @@ def _start_score(seen: Measures) -> float:
     return calm * above(seen.making_share, WORKER_START_SHARE, 1.4)
 
 
+def waits_for_made(seen: Measures) -> bool:
+    """True when the loop loses much time to batches that had been made before it had them."""
+    return seen.wait_share - seen.steady_share > READY_SHARE and seen.ready_wait_ns > HANDOVER_NS
+
+
+def _settled(seen: Measures) -> float:
+    """How clearly waits for batches that had been made leave ``none`` standing: the cap at least."""
+    few = below(max(0.0, seen.wait_share - seen.steady_share), READY_SHARE, 1.3)
+    short = below(seen.ready_wait_ns, HANDOVER_NS, 1.3)
+    return UNEXPLAINED_CAP + (1.0 - UNEXPLAINED_CAP) * either(few, short)
+
+
+def made_words(seen: Measures) -> str:
+    """What the waits for made batches were, as far as it was measured."""
+    queued = seen.wait_queue_share
+    if math.isnan(queued):
+        return "handing over, or a loop without a CPU; which was not measured"
+    rest = "handing the batches over"
+    if queued < 0.1:
+        return f"{rest}; the loop's thread lacked a CPU in {percent(queued)} of its waits"
+    return f"the loop's own thread had no CPU in {percent(queued)} of its waits, the rest is {rest}"
+
+
 def none(seen: Measures) -> Evidence:
     """Nobody waits: the loader is not what limits this loop."""
     calm = below(seen.steady_share, IDLE_SHARE, 1.6)
     # A run no longer than the queue shows only its start: then a long one leaves it open what follows.
     shown = below(seen.start_share, 0.25, 1.3) if math.isnan(seen.late_share) else 1.0
-    score = calm * shown * (1.0 - _epoch_score(seen)) * (1.0 - _start_score(seen))
+    score = calm * shown * (1.0 - _epoch_score(seen)) * (1.0 - _start_score(seen)) * _settled(seen)
+    against = []
+    if calm <= 0.5:
+        against.append(f"{percent(seen.steady_share)} of the time behind the first round is waiting")
+    elif waits_for_made(seen):
+        against.append(
+            f"{percent(seen.wait_share)} of the time is waiting, {duration(seen.ready_wait_ns)} a batch for "
+            f"batches that had been made: {made_words(seen)}"
+        )
     return evidence(
         "none",
         score,
-        {"steady_wait_share": seen.steady_share, "load": seen.load},
-        supports=[f"behind the first round {percent(seen.steady_share)} of the time is waiting"]
+        {
+            "steady_wait_share": seen.steady_share,
+            "wait_share": seen.wait_share,
+            "ready_wait_ns": seen.ready_wait_ns,
+            "load": seen.load,
+        },
+        supports=[
+            f"behind the first round {percent(seen.steady_share)} of the time is waiting for a batch still "
+            "being made"
+        ]
         if calm > 0.5
         else (),
-        contradicts=[f"{percent(seen.steady_share)} of the time behind the first round is waiting"]
-        if calm <= 0.5
-        else (),
+        contradicts=against,
     )
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from traceml_lite.diagnose.shapes.measures import Measures
+from traceml_lite.diagnose.shapes.steady import made_words, waits_for_made
 from traceml_lite.diagnose.words import counted, digits, duration, listed, percent
 from traceml_lite.stats.cadence import deliveries_needed
 
@@ -28,7 +29,8 @@ def ordinal(number: int) -> str:
 def _none(seen: Measures) -> str:
     text = f"The loader keeps up: behind the first round {percent(seen.wait_share)} of the time is waiting"
     if seen.wait_share > max(0.02, 2 * seen.steady_share):
-        text += f", {percent(seen.steady_share)} for a batch still being made; the rest is hand-over"
+        text += f", {percent(seen.steady_share)} for a batch still being made; the rest is waits "
+        text += f"for batches already made, {duration(seen.ready_wait_ns)} a batch"
     return f"{text}."
 
 
@@ -173,6 +175,11 @@ def _more_deliveries(seen: Measures) -> int:
 def undecided(seen: Measures, candidates: tuple[str, ...]) -> str:
     """Why no shape is named, and what would tell."""
     share = f"{percent(seen.wait_share)} of the time is waiting"
+    if candidates[:1] == ("none",) and waits_for_made(seen):
+        return (
+            f"The workers keep up, yet {share}: {percent(seen.steady_share)} for a batch still being made, "
+            f"otherwise {made_words(seen)}."
+        )
     more = f"about {_more_deliveries(seen)} more deliveries"
     if seen.fetch is None:
         more += ", or fetch times,"
