@@ -26,12 +26,16 @@ def refused(command, *words: str) -> TracemlLiteError:
     [
         (("t.py", "-s", "num_worker=1,2"), "Did you mean num_workers"),
         (("t.py", "-s", "num_workers"), "expected NAME=VALUE"),
+        (("t.py", "-s", "num_workers=a,b"), "expected a whole number from 0"),
+        (("t.py", "-s", "num_workers=-1,2"), "expected a whole number from 0"),
+        (("demo:cpu", "-s", "foo=1,2", "--out", "nowhere"), "not an option of DataLoader"),
+        (("demo:cpu",), "give -s NAME=V1,V2 or --control NAME"),
         (("t.py", "-s", "num_workers=1,2", "--control", "staggered"), "Controls are:"),
         (("t.py", "-s", "num_workers=1,2", "-a", "x=1"), "is a script, which takes no -a"),
         (("t.py", "-s", "num_workers=1,2", "-c", "none"), "is a script"),
         (("demo:cpu", "-s", "num_workers=1,2", "--", "--lr", "1"), "takes no arguments after --"),
         (("demo:cpu", "-s", "num_workers=1,2", "--budget", "soon"), "expected a time above zero"),
-        (("demo:cpu", "-a", "cpu_ms"), "expected NAME=VALUE"),
+        (("demo:cpu", "-s", "num_workers=1,2", "-a", "cpu_ms"), "expected NAME=VALUE"),
     ],
 )
 def test_a_sweep_that_cannot_be_meant_is_refused_at_once(words, says):

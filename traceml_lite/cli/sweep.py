@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from traceml_lite._errors import UsageError
 from traceml_lite.cli._experiment import (
     ProgressLine,
     experiment_options,
@@ -65,6 +66,8 @@ def command(
     edited; its own arguments follow after --), file.py:factory, package.module:factory, lerobot:ROOT or
     demo:NAME. The same command again goes on where it was cut off.
     """
+    if not asked["settings"] and not asked["controls"]:
+        raise UsageError("nothing to vary: give -s NAME=V1,V2 or --control NAME")
     request = make_request(target, **asked)
     folder = Path(out) if out else experiment.default_folder(request)
     limits = Limits(parse_duration_s(budget, "--budget"), parse_duration_s(timeout, "--timeout"))

@@ -11,9 +11,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from traceml_lite.experiment.folder import SweepFolder
+from traceml_lite.experiment.installed import installed_options
 from traceml_lite.experiment.layout import plan_sweep
 from traceml_lite.experiment.one_pass import run_one, scout
 from traceml_lite.experiment.plan import Facts, Plan, PlannedPass, Request
+from traceml_lite.experiment.settings import check_known, parse_settings
 from traceml_lite.records.sweep import PassResult, PassStatus
 
 # A pass that takes five times what was expected of it, and two minutes at least, hangs: the estimate is from
@@ -88,6 +90,9 @@ def ensure_plan(
         plan = plan_sweep(request, facts, budget_s=limits.budget_s)
         folder.write_plan(request, facts, plan)
         return facts, plan
+    known = installed_options()
+    if known is not None:
+        check_known(parse_settings(request.settings), known)
     began_s = time.monotonic()
     if report is not None:
         report(Progress(0, 0, None, None, 0.0, 0.0))
