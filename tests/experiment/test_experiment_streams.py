@@ -51,6 +51,11 @@ def test_one_stream_alone_says_nothing():
     assert check_streams({1: stream([[0]])}).same is None
 
 
+def test_streams_without_a_point_in_common_were_not_compared():
+    check = check_streams({1: stream([[0, 1]]), 2: stream([[0, 1, 2]])})
+    assert (check.same, check.samples) == (None, 0)
+
+
 def test_a_repetition_is_compared_up_to_where_it_repeats():
     plain, again = stream([[0], [1], [2], [3]]), stream([[0], [1], [0], [1]])
     assert check_streams({1: plain, 2: again}).same is False

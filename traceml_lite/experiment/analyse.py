@@ -71,7 +71,7 @@ def analyse(folder: SweepFolder, *, allow_different: bool = False, why_incomplet
         number: replace(result, indices_hash=check.hashes.get(number)) if result is not None else None
         for number, result in results.items()
     }
-    refused, unlike = _refusal(check, ended, facts, allow_different, notes)
+    refused, unlike = _refusal(check, ended, facts, len(plan.passes), allow_different, notes)
     laws = None
     comparisons: list[ArmComparison] = []
     answers: list[ControlAnswer] = []
@@ -168,7 +168,8 @@ def _check_streams(folder: SweepFolder, ended: Sequence[_Ended]) -> StreamCheck:
     until = {}
     for one in ended:
         rows = folder.indices(one.planned)
-        if rows is not None and len(rows):
+        # Indices are drawn ahead of the deliveries: a pass that delivered nothing saw none of them.
+        if rows is not None and len(rows) and one.measured.result.deliveries:
             streams[one.planned.number] = rows
             if one.planned.repeat_after is not None:
                 until[one.planned.number] = one.planned.repeat_after
@@ -176,7 +177,12 @@ def _check_streams(folder: SweepFolder, ended: Sequence[_Ended]) -> StreamCheck:
 
 
 def _refusal(
-    check: StreamCheck, ended: Sequence[_Ended], facts: Facts, allow_different: bool, notes: list[str]
+    check: StreamCheck,
+    ended: Sequence[_Ended],
+    facts: Facts,
+    planned: int,
+    allow_different: bool,
+    notes: list[str],
 ) -> tuple[str, tuple[str, ...]]:
     """Why arms are not compared, and what is named where that is allowed."""
     if check.same is None:
@@ -185,7 +191,9 @@ def _refusal(
             notes.append(f"that the arms saw the same indices was not checked: {why}")
         return "", ()
     if check.same:
-        notes.append(f"all passes saw the same indices in the same order ({check.samples} samples compared)")
+        compared = len(check.hashes)
+        who = "all passes" if compared == planned else f"the {compared} passes that delivered"
+        notes.append(f"{who} saw the same indices in the same order ({check.samples} samples compared)")
         return "", ()
     arms = sorted({one.planned.arm for one in ended if one.planned.number in check.differing})
     text = f"the passes of {', '.join(arms)} saw other indices than those of {ended[0].planned.arm}"

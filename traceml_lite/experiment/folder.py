@@ -26,10 +26,13 @@ from traceml_lite.experiment.plan import (
     Request,
     plan_from_json,
     plan_to_json,
+    show_request,
 )
 from traceml_lite.records.sweep import PassResult, PassStatus
 
 PLAN, SWEEP, PASS, PASSES = "plan.json", "sweep.json", "pass.json", "passes"
+# What was asked for, from before the first pass: a sweep that never gets a plan is still known for one.
+REQUEST = "request.json"
 FILES = "files.json"
 
 
@@ -80,6 +83,25 @@ class SweepFolder:
         """Store the plan."""
         self.path.mkdir(parents=True, exist_ok=True)
         write_json(self.path / PLAN, plan_to_json(request, facts, plan))
+
+    def write_request(self, request: Request) -> None:
+        """Store what is asked for, before anything is started."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        write_json(
+            self.path / REQUEST,
+            {"target": request.target, "command": show_request(request), "digest": request.digest},
+        )
+
+    def read_request(self) -> tuple[str, str] | None:
+        """Target and command of what was asked for; None where there is no record of it."""
+        place = self.path / REQUEST
+        if not place.is_file():
+            return None
+        try:
+            document = json.loads(place.read_text(encoding="utf-8"))
+            return str(document["target"]), str(document["command"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise TraceFormatError(f"{place}: cannot be read ({error!r})") from error
 
     def read_files(self) -> list[str]:
         """The data files that passes were seen to read."""

@@ -49,6 +49,7 @@ def scout(request: Request, folder: SweepFolder, timeout_s: float) -> Facts:
     """
     # Refused before anything is started, where the texts alone tell.
     first = parse_settings(request.settings)[0]
+    folder.write_request(request)
     place = _clear(folder.pass_folder(0, SCOUT_ARM))
     spec = replace(
         _spec(request, place, None, first),

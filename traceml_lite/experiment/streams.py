@@ -54,7 +54,9 @@ def check_streams(streams: Mapping[int, Stream], *, until: Mapping[int, int] | N
     last: dict[int, int] = {}
     for epoch, samples in common:
         last[epoch] = max(last.get(epoch, 0), samples)
-    return StreamCheck(not differing, sum(last.values()), hashes, tuple(differing))
+    # Streams without a point in common were not compared, and "the same" would be said of nothing.
+    same = False if differing else True if common else None
+    return StreamCheck(same, sum(last.values()), hashes, tuple(differing))
 
 
 def _points(rows: Stream, until: int | None) -> dict[tuple[int, int], int]:

@@ -12,12 +12,15 @@ from pathlib import Path
 from traceml_lite._errors import TraceFormatError
 from traceml_lite.experiment.analyse import analyse
 from traceml_lite.experiment.atomic import write_json
-from traceml_lite.experiment.folder import SWEEP, SweepFolder
+from traceml_lite.experiment.folder import PLAN, REQUEST, SWEEP, SweepFolder
+from traceml_lite.experiment.one_pass import SCOUT_ARM
 from traceml_lite.experiment.plan import Facts, Request, describe, describe_time
 from traceml_lite.experiment.runner import Limits, Progress, ensure_plan, run_plan
 from traceml_lite.experiment.scout import describe_facts
 from traceml_lite.records.sweep import SweepResult
 
+# How a sweep without a result is brought to one.
+_GOES_ON = "the same command goes on from here, once what stopped it is mended"
 FORMAT, VERSION = "traceml-lite sweep", (1, 0)
 
 
@@ -84,8 +87,8 @@ def content_hash(path: Path) -> str:
 
 
 def is_sweep(path: Path) -> bool:
-    """Whether a directory holds a sweep."""
-    return (path / SWEEP).is_file() or (path / "plan.json").is_file()
+    """Whether a directory holds a sweep, also one whose first pass has not ended."""
+    return any((path / name).is_file() for name in (SWEEP, PLAN, REQUEST))
 
 
 def load_sweep(path: Path, *, allow_different: bool = False) -> SweepResult:
@@ -110,8 +113,27 @@ def load_sweep(path: Path, *, allow_different: bool = False) -> SweepResult:
                 f"reads ({FORMAT} {VERSION[0]}.x). Upgrade with: pip install -U traceml-lite"
             )
     else:
-        why = "it was cut off"
+        why = f"it still runs or was cut off; {_GOES_ON}"
+        asked = None if (path / PLAN).is_file() else SweepFolder(path).read_request()
+        if asked is not None:
+            return SweepResult(
+                target=asked[0],
+                conditions=(),
+                passes=(),
+                command=asked[1],
+                complete=False,
+                why_incomplete="the first pass, which learns about the target, still runs, failed or was cut "
+                f"off; {_GOES_ON}",
+                notes=_stderr_of_first_pass(path),
+            )
     return analyse(SweepFolder(path), allow_different=allow_different, why_incomplete=why)
+
+
+def _stderr_of_first_pass(path: Path) -> tuple[str, ...]:
+    said = SweepFolder(path).pass_folder(0, SCOUT_ARM) / "stderr.txt"
+    if not said.is_file() or not said.stat().st_size:
+        return ()
+    return (f"what the target wrote to stderr is in {said}",)
 
 
 def _write(place: SweepFolder, result: SweepResult) -> None:

@@ -120,7 +120,8 @@ def clock(seconds: float) -> str:
 def _head(result: SweepResult) -> list[str]:
     ended = sum(one.status is PassStatus.DONE for one in result.passes)
     lines = [result.command or result.target]
-    lines += f.labelled("", f"{result.loader}; {ended} of {result.planned} passes ended well", indent=0)
+    if result.planned:
+        lines += f.labelled("", f"{result.loader}; {ended} of {result.planned} passes ended well", indent=0)
     if not result.complete:
         lines += f.labelled("unfinished", result.why_incomplete or "not all passes have ended", indent=_LABEL)
     if result.refused:
