@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -126,6 +127,43 @@ def test_a_few_bytes_read_from_the_device_do_not_explain_a_long_block(judge: Jud
 def test_a_machine_without_io_pressure_was_not_waiting_for_its_disk(judge: Judge) -> None:
     found = judge(made(cpu=0.02, read_bytes=1 << 20, rchar=1 << 20), rates={"pressure_io_ns": 0.01})
     assert found.evidence["storage"].state is State.RULED_OUT
+
+
+def test_reads_of_fetches_that_nobody_waited_for_are_not_denied(judge: Judge) -> None:
+    # The table of workers shows the bytes of all fetches; the first of them is not judged.
+    read = np.zeros(96, np.int64)
+    read[0] = 4096
+    loader = made(cpu=0.02, read_bytes=read, major_faults=0, rchar=0)
+    (text,) = judge(loader).evidence["storage"].contradicts
+    assert text == (
+        "the fetches that were waited for read no byte from a device and took no major fault; "
+        "all fetches together read 4.00 KiB"
+    )
+    (text,) = judge(made(cpu=0.02, read_bytes=0, rchar=0)).evidence["storage"].contradicts
+    assert text == "the fetches read no byte from a device"
+
+
+def test_the_share_in_a_sentence_is_the_ratio_of_its_two_times(judge: Judge) -> None:
+    # Every other fetch is long and computes little: a mean of ratios is far from the ratio of the means.
+    even = np.arange(96) % 8 == 0
+    found = judge(made(fetch_ms=np.where(even, 400.0, 30.0), cpu=np.where(even, 0.1, 0.9), workers=2))
+    text = found.evidence["cpu"].supports[0]
+    match = re.fullmatch(
+        r"a fetch that was waited for takes (\d+) ms, of which its thread computes ([\d.]+) ms \((\d+) %\)",
+        text,
+    )
+    assert match, text
+    wall, busy, share = (float(word) for word in match.groups())
+    assert share == pytest.approx(100 * busy / wall, abs=1)
+
+
+def test_a_long_delay_that_is_not_the_pools_own_says_whose_it_is(judge: Judge) -> None:
+    rates = {"cpu_busy_ns": 4.0, "own_cpu_ns": 0.4}
+    found = judge(made(workers=2, cpu=0.2, queue=0.8), cpus=4, rates=rates)
+    assert found.evidence["run_queue"].state is not State.SUPPORTED
+    (text,) = found.evidence["run_queue"].contradicts
+    assert text.startswith("run-queue delay is 80 % of a fetch that was waited for, but ")
+    assert text.endswith("of the delay goes to other processes")
 
 
 def test_major_faults_alone_are_enough_for_storage(judge: Judge) -> None:

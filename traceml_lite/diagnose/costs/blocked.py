@@ -19,8 +19,8 @@ from traceml_lite.diagnose.costs.evidence import (
     no_fetches,
     weight_in_fetch,
 )
-from traceml_lite.diagnose.costs.facts import CostFacts
-from traceml_lite.diagnose.words import counted, data_size, duration, percent
+from traceml_lite.diagnose.costs.facts import CostFacts, known
+from traceml_lite.diagnose.words import counted, data_size, duration, listed, percent
 from traceml_lite.records.results import Evidence, State
 
 # Bytes that the device gave back for bytes asked for: below a tenth the calls were served elsewhere.
@@ -45,7 +45,7 @@ def storage(facts: CostFacts) -> Evidence:
             f"a fetch is blocked for {duration(reads.blocked_ns)} ({percent(blocked)}) and reads {amount}",
             *(() if pressure is None else (f"some task waited for I/O in {percent(pressure)} of the time",)),
         ),
-        contradicts=idle_reason(facts) or _against_storage(reads, explains, why_not, blocked),
+        contradicts=idle_reason(facts) or _against_storage(facts, explains, why_not, blocked),
         numbers={
             "blocked_share": blocked,
             **({} if reads.read_bytes is None else {"read_bytes": reads.read_bytes}),
@@ -63,12 +63,32 @@ def _amount(reads: Reads) -> str:
     return " and ".join(words) or "nothing that was counted"
 
 
-def _against_storage(reads: Reads, explains: bool, why_not: str, blocked: float) -> tuple[str, ...]:
-    if not (reads.read_bytes or reads.major_faults):
-        return ("no byte was read from a device and no major fault was taken",)
+def _against_storage(facts: CostFacts, explains: bool, why_not: str, blocked: float) -> tuple[str, ...]:
+    reads = reads_of(facts)
+    if reads is not None and not (reads.read_bytes or reads.major_faults):
+        return (_nothing_read(facts),)
     if not explains:
         return (why_not,)
     return (f"a fetch is blocked for {percent(blocked)} of its time",) if blocked < 0.25 else ()
+
+
+def _nothing_read(facts: CostFacts) -> str:
+    """That the fetches that count read nothing; with the reads of all fetches, as the table has those."""
+    columns = {name: known(facts.all_deliveries, name) for name in ("read_bytes", "major_faults")}
+    sums = {name: int(c[c > 0].sum()) for name, c in columns.items() if c is not None}
+    nothing = {
+        "read_bytes": "read no byte from a device",
+        "major_faults": "took no major fault",
+    }
+    words = listed([nothing[name] for name in sums])
+    others = []
+    if sums.get("read_bytes"):
+        others.append(f"read {data_size(sums['read_bytes'])}")
+    if sums.get("major_faults"):
+        others.append(f"took {counted(sums['major_faults'], 'major fault')}")
+    if not others:
+        return f"the fetches {words}"
+    return f"the fetches that were waited for {words}; all fetches together {listed(others)}"
 
 
 def remote(facts: CostFacts) -> Evidence:

@@ -43,8 +43,8 @@ def cpu(facts: CostFacts) -> Evidence:
         "cpu",
         share * weight_in_fetch(facts),
         supports=(
-            f"a fetch takes {duration(wall)}, of which its thread computes {duration(busy)} "
-            f"({percent(parts.cpu)})",
+            f"{fetches.noun} takes {duration(wall)}, of which its thread computes {duration(busy)} "
+            f"({percent(busy / wall)})",
             *_pool_use(facts),
         ),
         contradicts=idle_reason(facts)
@@ -60,10 +60,10 @@ def run_queue(facts: CostFacts) -> Evidence:
         return no_fetches("run_queue", facts)
     if split is None or fetches.run_queue_ns is None:
         return _queue_missing("run_queue")
-    waited = fetches.mean_of(fetches.run_queue_ns)
+    waited, wall = fetches.mean_of(fetches.run_queue_ns), fetches.mean_of(fetches.wall_ns)
     supports = [
-        f"a fetch is ready to run but has no CPU for {duration(waited)} of its "
-        f"{duration(fetches.mean_of(fetches.wall_ns))} ({percent(fetches.parts().run_queue)})",
+        f"{fetches.noun} is ready to run but has no CPU for {duration(waited)} of its "
+        f"{duration(wall)} ({percent(waited / wall)})",
         *_demand(facts),
     ]
     if not split.others_known:
@@ -72,7 +72,7 @@ def run_queue(facts: CostFacts) -> Evidence:
         "run_queue",
         split.own * weight_in_fetch(facts),
         supports=tuple(supports),
-        contradicts=idle_reason(facts) or _short_queue(fetches),
+        contradicts=idle_reason(facts) or _short_queue(fetches) or _whose_queue(fetches, split),
         numbers={"run_queue_share": fetches.parts().run_queue, "own_share": split.own},
     )
 
@@ -205,6 +205,24 @@ def _demand(facts: CostFacts) -> tuple[str, ...]:
         return ()
     has = counted(cpus, "CPU")
     return (f"the job had {digits(demand)} threads that wanted a CPU, on average, and {has}",)
+
+
+def _whose_queue(fetches: Fetches, split: QueueSplit) -> tuple[str, ...]:
+    """Why a long delay is not the pool's own, as a sentence; nothing where most of it is."""
+    share = fetches.parts().run_queue
+    whose = {
+        "other processes": split.others,
+        "helper threads": split.threads,
+        "the quota": split.quota,
+        "the CPU mask": split.affinity,
+    }
+    most = max(whose, key=lambda name: whose[name])
+    if split.own >= 0.5 * share or whose[most] <= split.own:
+        return ()
+    return (
+        f"run-queue delay is {percent(share)} of {fetches.noun}, but {percent(whose[most] / share)} of the "
+        f"delay goes to {most}",
+    )
 
 
 def _short_queue(fetches: Fetches) -> tuple[str, ...]:

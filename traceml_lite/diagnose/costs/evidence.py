@@ -75,4 +75,9 @@ def idle_reason(facts: CostFacts) -> tuple[str, ...]:
     """The sentence that rules out every cost of a fetch in a loop that does not wait."""
     if loader_matters(facts):
         return ()
+    if facts.steps.wait_share >= LOST_SHARE_MIN:
+        # It does wait: for a CPU of its own, or for no longer than any hand-over takes.
+        return (
+            f"the loop loses only {percent(max(0.0, facts.budget.lost_share))} of its time to the loader",
+        )
     return (f"the loop waits only {percent(facts.steps.wait_share)} of its time",)

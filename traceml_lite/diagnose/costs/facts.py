@@ -61,6 +61,11 @@ class Fetches:
         """Nanoseconds by which each fetch counts in a share."""
         return self.waited_ns if self.behind_waits else self.wall_ns
 
+    @property
+    def noun(self) -> str:
+        """What means and shares over these fetches are about: the table of workers has other means."""
+        return "a fetch that was waited for" if self.behind_waits else "a fetch"
+
     def blocked_ns(self) -> Floats:
         """Per fetch, the time it was neither on a CPU nor waiting for one, helper threads taken off."""
         rest = self.wall_ns - self.thread_ns - (0 if self.run_queue_ns is None else self.run_queue_ns)

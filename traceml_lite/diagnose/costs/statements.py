@@ -7,6 +7,7 @@ from collections.abc import Callable
 from traceml_lite.diagnose.costs.blocking import reads_of
 from traceml_lite.diagnose.costs.contention import throttled
 from traceml_lite.diagnose.costs.facts import CostFacts, Fetches
+from traceml_lite.diagnose.costs.measure import LOST_SHARE_MIN
 from traceml_lite.diagnose.costs.paging import fault_time_share, growth_of
 from traceml_lite.diagnose.words import counted, data_size, digits, duration, percent
 
@@ -23,16 +24,22 @@ def _wall(fetches: Fetches | None) -> float:
     return 0.0 if fetches is None else fetches.mean_of(fetches.wall_ns)
 
 
+def _noun(fetches: Fetches | None) -> str:
+    words = "a fetch" if fetches is None else fetches.noun
+    return f"{words[0].upper()}{words[1:]}"
+
+
 def _cpu(facts: CostFacts) -> str:
     fetches = facts.fetches
     busy = 0.0 if fetches is None else fetches.mean_of(fetches.process_ns)
-    return f"A fetch computes: {duration(busy)} of CPU time in {duration(_wall(fetches))}."
+    return f"{_noun(fetches)} computes: {duration(busy)} of CPU time in {duration(_wall(fetches))}."
 
 
 def _run_queue(facts: CostFacts) -> str:
     fetches = facts.fetches
     busy = 0.0 if fetches is None else fetches.mean_of(fetches.thread_ns)
-    text = f"A fetch waits for a CPU: it computes for {duration(busy)} and takes {duration(_wall(fetches))}"
+    wall = duration(_wall(fetches))
+    text = f"{_noun(fetches)} waits for a CPU: it computes for {duration(busy)} and takes {wall}"
     if facts.cpus is not None and facts.workers:
         text += f", as {counted(facts.workers, 'worker')} and the loop share {counted(facts.cpus, 'CPU')}"
     full = facts.cpus is not None and (facts.pool_cores or 0.0) >= FULL_SHARE * facts.cpus
@@ -121,10 +128,15 @@ def _start(facts: CostFacts) -> str:
 
 
 def _consumer(facts: CostFacts) -> str:
-    return (
-        f"The loader is not the cause: the loop waits {percent(facts.steps.wait_share)} of its time; "
-        "the rest is its own step."
-    )
+    budget, waits = facts.budget, percent(facts.steps.wait_share)
+    if facts.steps.wait_share >= LOST_SHARE_MIN and facts.fetches is not None:
+        # Such waits are not the loader's, and "it hardly waits" would be untrue.
+        fetching = budget.fetch_ns / budget.loop_ns if budget.loop_ns > 0 else 0.0
+        return (
+            f"The loader is hardly the cause: the loop waits {waits} of its time, but only "
+            f"{percent(fetching)} for a fetch; otherwise for batches already made."
+        )
+    return f"The loader is not the cause: the loop waits {waits} of its time; the rest is its own step."
 
 
 def _step_starved(facts: CostFacts) -> str:
