@@ -163,7 +163,7 @@ def data_period(seen: Measures) -> Evidence:
             "data_period",
             0.0,
             {"slow": float(pattern.events.size)},
-            missing=["three slow ones, to see whether they recur"],
+            missing=[f"whether {_what(pattern)} recur in rank (there are fewer than three)"],
             measured=False,
         )
     score = either(unrest(seen), above(seen.steady_share, 0.01, 1.5)) * data_score(seen) * _matters(seen)
@@ -230,7 +230,7 @@ def clock_period(seen: Measures) -> Evidence:
             "clock_period",
             0.0,
             {"groups": float(pattern.groups)},
-            missing=["four slow moments, to see whether they are regular"],
+            missing=[f"whether {_what(pattern)} are regular in time (there are too few)"],
             measured=False,
         )
     score = either(unrest(seen), above(seen.steady_share, 0.01, 1.5)) * clock_score(seen) * _matters(seen)
