@@ -140,7 +140,7 @@ def test_reads_of_fetches_that_nobody_waited_for_are_not_denied(judge: Judge) ->
         "all fetches together read 4.00 KiB"
     )
     (text,) = judge(made(cpu=0.02, read_bytes=0, rchar=0)).evidence["storage"].contradicts
-    assert text == "the fetches read no byte from a device"
+    assert text == "the fetches read no byte from a device and took no major fault"
 
 
 def test_the_share_in_a_sentence_is_the_ratio_of_its_two_times(judge: Judge) -> None:
