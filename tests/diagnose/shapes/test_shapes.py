@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -134,10 +135,33 @@ def test_elements_that_were_not_measured_do_not_count(diagnose: Diagnose) -> Non
 
 def test_workers_that_share_fewer_cpus_are_said_to(loader_of: Callable[..., Any]) -> None:
     columns, options, _ = labelled_run("pool", 128, 2, num_workers=4, in_order=True)
-    loader = loader_of(columns, options)
-    _, evidence, _ = shape_verdict(loader, Environment(cpus_online=2))
+    spent = columns["fetch_end_ns"] - columns["fetch_start_ns"]
+
+    def said(**counters: Any) -> tuple[str, ...]:
+        loader = loader_of({**columns, **counters}, options)
+        _, evidence, _ = shape_verdict(loader, Environment(cpus_online=2))
+        return next(e for e in evidence if e.key == "saturated_pool").supports
+
+    sharing = "4 workers share 2.00 CPUs"
+    assert sharing in said(cpu_ns=(0.9 * spent).astype(np.int64))
+    assert sharing in said(cpu_ns=spent // 4, run_queue_ns=spent // 2)
+    # Asleep, or reading, they have no use for a CPU; and unmeasured, nobody knows.
+    assert sharing not in said(cpu_ns=spent // 50)
+    assert sharing not in said()
+
+
+def test_the_load_of_a_pool_is_said_in_times(loader_of: Callable[..., Any]) -> None:
+    columns, options, _ = labelled_run("pool", 128, 2, num_workers=4, in_order=True)
+    _, evidence, _ = shape_verdict(loader_of(columns, options), Environment())
     pool = next(e for e in evidence if e.key == "saturated_pool")
-    assert "4 workers share 2.00 CPUs" in pool.supports
+    found = re.fullmatch(
+        r"a fetch takes (\S+) ms; 4 workers and a step of (\S+) ms have (\S+) ms for it \(load (\S+)\)",
+        pool.supports[0],
+    )
+    assert found
+    fetch, step, have, load = (float(number) for number in found.groups())
+    assert have == pytest.approx(4 * step, rel=0.02)
+    assert load == pytest.approx(fetch / have, rel=0.02)
 
 
 @pytest.mark.parametrize(

@@ -112,9 +112,13 @@ def test_every_fetch_of_a_slow_uniform_loader_is_a_stall_and_the_shape_is_unifor
 
 def test_a_data_period_of_the_worker_count_names_the_slow_worker_beside_it(diagnose: Diagnose) -> None:
     columns, options, _ = labelled_run("data_multW", 256, 5, **FOUR, times=1)
-    verdict, _, _ = diagnose(columns, options)
+    verdict, evidence, _ = diagnose(columns, options)
     assert set(verdict.candidates) == {"slow_worker", "data_period"}
     assert verdict.confidence < 0.8
+    # What shows the one shows the other: neither's ranks speak against the verdict.
+    assert "modulo 4" in evidence["data_period"].supports[0]
+    assert not evidence["data_period"].contradicts
+    assert all(evidence[key].state is not State.RULED_OUT for key in verdict.candidates)
 
 
 def test_unordered_a_data_period_of_the_worker_count_is_told_from_a_slow_worker(diagnose: Diagnose) -> None:

@@ -81,6 +81,8 @@ class Features:
     fetches: Fetches | None
     fetch_missing: str
     """Why there are no fetch times; empty when there are."""
+    cpu_demand: float
+    """Share of the fetches' time in which they computed or wanted to; nan where it was not measured."""
     worker_measured: bool
     """The worker column was measured, not filled in from the rank."""
 
@@ -201,6 +203,18 @@ def _starved(waits: Int, asked: Int, fetches: Fetches | None) -> Int:
     return starved
 
 
+def _cpu_demand(table: Table) -> float:
+    """CPU time and run-queue delay over fetch time, in the fetches in which CPU time was read."""
+    start, end, cpu = (table.get(name) for name in ("fetch_start_ns", "fetch_end_ns", "cpu_ns"))
+    if start is None or end is None or cpu is None:
+        return float("nan")
+    read = (start >= 0) & (end > start) & (cpu >= 0)
+    queue = table.get("run_queue_ns")
+    wanted = cpu + (0 if queue is None else np.maximum(queue, 0))
+    total = float((end - start)[read].sum(dtype=np.float64))
+    return float(wanted[read].sum(dtype=np.float64)) / total if total > 0 else float("nan")
+
+
 def _worker_count(table: Table, configured: int | None) -> int | None:
     if configured is not None:
         return configured
@@ -277,5 +291,6 @@ def extract(loader: LoaderTrace, stall_ns: int | None = None) -> Features | None
         stalled=starved > threshold.value_ns,
         fetches=fetches,
         fetch_missing=missing,
+        cpu_demand=_cpu_demand(table),
         worker_measured=measured,
     )

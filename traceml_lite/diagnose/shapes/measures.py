@@ -66,6 +66,8 @@ class Measures:
     wait: Pattern
     load: float
     """Usual fetch time over workers times step: above 1 the pool cannot keep up. nan without fetch times."""
+    usual_fetch_ns: float
+    """Median fetch, slow ones of a class of their own left out; nan without fetch times."""
     steady_share: float
     """Waiting for fetches as a share of the time, first rounds of every epoch left out."""
     wait_share: float
@@ -229,7 +231,7 @@ def measure(features: Features, cpus_usable: float | None = None) -> Measures:
     floor = max(WAIT_FLOOR_NS, STALL_FLOOR_STEPS * step if step > 0 else 0.0)
     waited = steady & (waits > floor)
 
-    load = making_share = float("nan")
+    load = making_share = usual = float("nan")
     total = features.total_ns
     if fetch is not None and features.fetches is not None:
         own = features.fetches.ns
@@ -276,6 +278,7 @@ def measure(features: Features, cpus_usable: float | None = None) -> Measures:
         fetch=fetch,
         wait=wait,
         load=load,
+        usual_fetch_ns=usual,
         steady_share=features.share_of_time(waits, steady),
         wait_share=features.share_of_time(features.wait_ns, steady),
         ready_wait_ns=float((whole - waits[steady]).mean()) if whole.size else 0.0,

@@ -15,7 +15,7 @@ from traceml_lite.diagnose.shapes.measures import Measures
 from traceml_lite.diagnose.shapes.patterns import SLOW_SHARE, Pattern
 from traceml_lite.diagnose.shapes.scoring import above, below, either, evidence, unlikely
 from traceml_lite.diagnose.shapes.steady import unrest
-from traceml_lite.diagnose.words import digits, percent
+from traceml_lite.diagnose.words import digits, duration, percent
 from traceml_lite.records.results import Evidence
 from traceml_lite.stats.cadence import PeriodFit
 
@@ -189,9 +189,10 @@ def saturated_pool(seen: Measures) -> Evidence:
             * (1.0 - _structured(seen.fetch) * above(seen.fetch.carried, CARRIED, 1.4))
             * (1.0 - _two_kinds(seen.fetch))
         )
-        load = f"a usual fetch takes {digits(seen.load)} times what {workers} workers have for it"
+        load = _load_text(seen, workers)
         supports, contradicts = ([load], []) if seen.load > SATURATED_LOAD else ([], [load])
-        if seen.cpus_usable is not None and seen.cpus_usable < workers:
+        # Workers that sleep or read share nothing by sharing CPUs; nan is not above anything.
+        if seen.cpus_usable is not None and features.cpu_demand * workers > seen.cpus_usable:
             numbers["cpus_usable"] = seen.cpus_usable
             supports.append(f"{workers} workers share {digits(seen.cpus_usable)} CPUs")
         if spread is not None:
@@ -213,6 +214,17 @@ def saturated_pool(seen: Measures) -> Evidence:
         supports=[_cadence_text(seen)] if cadence > 0.5 else (),
         contradicts=[_cadence_text(seen)] if cadence <= 0.5 else (),
         missing=[f"fetch times per worker ({features.fetch_missing})"],
+    )
+
+
+def _load_text(seen: Measures, workers: int) -> str:
+    """A fetch against the time that the pool has for it, in the units of this run."""
+    fetch, step = duration(seen.usual_fetch_ns), seen.features.step_median_ns
+    if not step > 0:
+        return f"a fetch takes {fetch}, and no step was measured that {workers} workers could use for it"
+    return (
+        f"a fetch takes {fetch}; {workers} workers and a step of {duration(step)} have "
+        f"{duration(workers * step)} for it (load {digits(seen.load)})"
     )
 
 

@@ -167,6 +167,14 @@ def data_period(seen: Measures) -> Evidence:
             measured=False,
         )
     score = either(unrest(seen), above(seen.steady_share, 0.01, 1.5)) * data_score(seen) * _matters(seen)
+    features = seen.features
+    # Ordered, the batches of one worker are the ranks of one residue: what scores for the worker speaks for
+    # the data as much.
+    one_worker_or_data = (
+        features.in_order is not False
+        and fit.period == features.workers
+        and unlikely(fit.p_corrected, PERIOD_LEVEL) * above(fit.recall, FETCH_RECALL, 1.2) > 0.5
+    )
     text = (
         f"{percent(fit.on_phase)} of {fit.events} {_what(pattern)} lie at ranks {fit.phase} modulo "
         f"{fit.period}, {percent(fit.recall)} of these ranks are slow "
@@ -176,8 +184,8 @@ def data_period(seen: Measures) -> Evidence:
         "data_period",
         score,
         _pattern_numbers(pattern),
-        supports=[text] if score > 0.5 else (),
-        contradicts=[text] if score <= 0.5 else (),
+        supports=[text] if score > 0.5 or one_worker_or_data else (),
+        contradicts=[text] if score <= 0.5 and not one_worker_or_data else (),
         missing=() if pattern.source == "fetch" else (f"fetch times ({seen.features.fetch_missing})",),
     )
 

@@ -215,4 +215,14 @@ def shape_verdict(
     else:
         alike = _alike(best.key, seen)
         verdict = Verdict(best.key, _confidence(best, seen, alike), STATEMENTS[best.key](seen), alike)
-    return verdict, tuple(found), _findings(verdict.key, seen)
+    return verdict, _with_open_candidates(found, verdict), _findings(verdict.key, seen)
+
+
+def _with_open_candidates(found: list[Evidence], verdict: Verdict) -> tuple[Evidence, ...]:
+    """The evidence, in which no candidate of the verdict is ruled out: this run cannot do that."""
+    return tuple(
+        replace(one, state=State.UNDECIDED)
+        if one.key in verdict.candidates and one.state is State.RULED_OUT
+        else one
+        for one in found
+    )
