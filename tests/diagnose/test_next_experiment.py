@@ -97,6 +97,22 @@ def test_an_undecided_shape_comes_first() -> None:
     assert "--deliveries 200" in found.command
 
 
+@pytest.mark.parametrize(
+    ("candidates", "words"),
+    [
+        (("slow_worker", "data_period"), "num_workers=4,5"),
+        (("saturated_pool", "slow_worker", "data_period"), "--control in_order"),
+    ],
+)
+def test_shapes_that_look_alike_are_separated_before_what_a_fetch_is_made_of(
+    candidates: tuple[str, ...], words: str
+) -> None:
+    shape = Verdict(candidates[0], 0.7, "", candidates)
+    found = proposed(shape, Verdict("inconclusive", 0.5, "", ("remote", "lock")))
+    assert found is not None
+    assert words in found.command
+
+
 def test_a_shape_without_candidates_asks_for_a_longer_run_only_where_the_run_was_short() -> None:
     nameless = Verdict("inconclusive", 0.0, "")
     short = proposed(nameless, sure("cpu"), deliveries=20)

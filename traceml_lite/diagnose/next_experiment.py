@@ -91,6 +91,9 @@ def _open_question(shape: Verdict, cost: Verdict, fetches_seen: bool, deliveries
     if cost.key in ("consumer", "step_starved") and (shape.key == "none" or cost.confidence >= SURE):
         # Where the loop does not wait, the pattern of its waits settles nothing.
         return cost.key
+    if shape.key != "inconclusive" and len(shape.candidates) > 1:
+        # What a fetch is made of is worth asking once it is known whose fetches are slow.
+        return _PAIRS.get(frozenset(shape.candidates[:2]), shape.candidates[0])
     if shape.key == "inconclusive" and (shape.candidates or deliveries < LONG_DELIVERIES):
         return _PAIRS.get(
             frozenset(shape.candidates[:2]), shape.candidates[0] if shape.candidates else "longer"
