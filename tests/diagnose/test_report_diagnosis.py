@@ -14,6 +14,9 @@ MADE_UP = Diagnosis(
         Evidence("drift", "shape", State.RULED_OUT, 0, contradicts=("no trend",)),
         Evidence("lock", "cost", State.UNDECIDED, 0.45, ("blocked without I/O",), ("ends come together",)),
         Evidence("memory", "cost", State.SUPPORTED, 0.3, ("grew 3-fold",)),
+        Evidence("storage", "cost", State.UNDECIDED, 0.21, ("blocked for 3.10 ms",), ("reads little",)),
+        Evidence("pin", "cost", State.UNDECIDED, 0.1, ("pinning takes 0.1 ms",)),
+        Evidence("uniform", "shape", State.UNDECIDED, 0.3, (), ("a tenth of the waits is short",)),
         Evidence("cpu", "cost", State.RULED_OUT, 0, contradicts=("only 1.40 % of a fetch is computing",)),
         Evidence("remote", "cost", State.NOT_MEASURED, 0, missing=("rchar",)),
     ),
@@ -33,7 +36,9 @@ Diagnosis
   for           saturated_pool: the pool's load is 4.81
                 lock: blocked without I/O
   against       lock: ends come together
-                memory as well: grew 3-fold
+  also possible memory: grew 3-fold
+                storage, weakly: blocked for 3.10 ms
+                uniform, but a tenth of the waits is short
   ruled out     slow_worker: 1.06 times the others
                 cpu: only 1.40 % of a fetch is computing
                 also drift
@@ -54,6 +59,20 @@ def test_a_diagnosis_reads_verdicts_evidence_gaps_and_findings_in_this_order() -
 
 def test_the_next_experiment_is_text_of_its_own_so_that_it_can_stand_last() -> None:
     assert "\n".join(render_next(MADE_UP)) == NEXT
+
+
+def test_a_long_run_queue_delay_is_not_ruled_out_without_its_reason() -> None:
+    for share, reason in ((0.42, True), (0.04, False)):
+        numbers = {"run_queue_share": share}
+        delayed = Evidence("run_queue", "cost", State.RULED_OUT, 0.0, (), ("others have it",), (), numbers)
+        shape = Evidence("none", "shape", State.SUPPORTED, 0.9, ("no wait",))
+        made = replace(
+            MADE_UP,
+            shape=Verdict("none", 0.9, "No wait."),
+            cost=Verdict("consumer", 0.9, "The step."),
+            evidence=(shape, delayed),
+        )
+        assert ("run_queue: others have it" in "\n".join(render_diagnosis(made))) is reason
 
 
 def test_without_an_experiment_nothing_is_proposed() -> None:

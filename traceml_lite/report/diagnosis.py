@@ -12,6 +12,10 @@ from traceml_lite.records.results import Diagnosis, Evidence, Experiment, State,
 from traceml_lite.report.catalogue import LOOK_ALIKES
 
 WIDTH = 88
+# An open key of less weight than this would not be the cause of anything noticed.
+_OPEN_SCORE = 0.15
+# From this run-queue delay of a fetch on, the table shows it, and its key is not ruled out without a reason.
+_DELAY_SHARE = 0.1
 # Room for the indent, the longest label ("not measured") and two spaces.
 _LABEL = 16
 # A number and its unit stay on one line.
@@ -29,7 +33,8 @@ def render_diagnosis(diagnosis: Diagnosis) -> list[str]:
     lines += _verdict("cost", diagnosis.cost)
     named = _named(diagnosis)
     lines += _block("for", [f"{e.key}: {text}" for e in named for text in e.supports])
-    lines += _block("against", _against(diagnosis, named))
+    lines += _block("against", [f"{e.key}: {text}" for e in named for text in e.contradicts])
+    lines += _block("also possible", _also_possible(diagnosis, named))
     lines += _block("ruled out", _ruled_out(diagnosis, named))
     lines += _block("not measured", list(diagnosis.not_measured))
     lines += _block("also seen", [finding.statement for finding in diagnosis.findings])
@@ -70,12 +75,19 @@ def _named(diagnosis: Diagnosis) -> list[Evidence]:
     return [e for e in diagnosis.evidence if e.key in (shapes if e.kind == "shape" else costs)]
 
 
-def _against(diagnosis: Diagnosis, named: list[Evidence]) -> list[str]:
-    """What contradicts the verdicts, and what speaks for keys that they do not name."""
-    lines = [f"{e.key}: {text}" for e in named for text in e.contradicts]
+def _also_possible(diagnosis: Diagnosis, named: list[Evidence]) -> list[str]:
+    """What speaks for keys that the verdicts do not name: supported ones, and open ones of some weight."""
+    lines = []
     for item in diagnosis.evidence:
-        if item not in named and item.state is State.SUPPORTED:
-            lines += [f"{item.key} as well: {text}" for text in item.supports]
+        if item in named:
+            continue
+        if item.state is State.SUPPORTED:
+            lines += [f"{item.key}: {text}" for text in item.supports]
+        elif item.state is State.UNDECIDED and item.score > _OPEN_SCORE:
+            lines += [f"{item.key}, weakly: {text}" for text in item.supports]
+            if not item.supports:
+                # Part of its conditions hold; the sentence is the one that does not.
+                lines += [f"{item.key}, but {text}" for text in item.contradicts[:1]] or [item.key]
     return lines
 
 
@@ -87,7 +99,8 @@ def _ruled_out(diagnosis: Diagnosis, named: list[Evidence]) -> list[str]:
     for item in diagnosis.evidence:
         if item.state is not State.RULED_OUT or item in named:
             continue
-        if item.key in alike and item.contradicts:
+        delayed = item.numbers.get("run_queue_share", 0.0) > _DELAY_SHARE
+        if (item.key in alike or delayed) and item.contradicts:
             keys.setdefault(item.contradicts[0], []).append(item.key)
         else:
             others.append(item.key)
