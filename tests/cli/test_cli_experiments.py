@@ -11,6 +11,7 @@ from traceml_lite._errors import ComparisonError, TraceFormatError, TracemlLiteE
 from traceml_lite.cli._experiment import parse_duration_s
 from traceml_lite.cli.compare import command as compare
 from traceml_lite.cli.investigate import command as investigate
+from traceml_lite.cli.show import command as show
 from traceml_lite.cli.sweep import command as sweep
 
 
@@ -93,6 +94,31 @@ def test_traces_of_other_data_are_refused_and_then_named_where_it_is_allowed(tmp
     allowed = CliRunner().invoke(compare, [*places, "--allow-different"])
     assert allowed.exit_code == 0
     assert "differ" in allowed.output
+
+
+def test_a_refused_pair_of_traces_is_told_in_the_words_of_the_command_line(tmp_path: Path):
+    said = str(refused(compare, *record_two(tmp_path, (60, 80))))
+    assert "the runs in" in said
+    assert "--allow-different" in said
+    assert "allow_different=" not in said
+
+
+def test_a_damaged_trace_gives_the_error_of_show(tmp_path: Path):
+    places = record_two(tmp_path, (60, 60))
+    manifest = Path(places[1]) / "manifest.json"
+    manifest.write_text("{")
+    compared, shown = refused(compare, *places), refused(show, places[1])
+    assert isinstance(compared, TraceFormatError)
+    assert "manifest.json" in str(compared)
+    assert str(compared) == str(shown)
+    manifest.unlink()
+    assert str(refused(compare, *places)) == str(refused(show, places[1]))
+
+
+def test_a_threshold_is_given_to_compare_as_to_show(tmp_path: Path):
+    result = CliRunner().invoke(compare, [*record_two(tmp_path, (60, 60)), "--stall", "300us"])
+    assert result.exit_code == 0, result.output
+    assert "stalls (from 300 µs)" in result.output
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from traceml_lite.cli._experiment import parse_duration_s
+from traceml_lite.cli._out import Duration
 from traceml_lite.experiment.compare import compare_paths
 from traceml_lite.report.comparison import render_comparisons
 
@@ -14,18 +14,22 @@ from traceml_lite.report.comparison import render_comparisons
 @click.command()
 @click.argument("a", type=click.Path(path_type=Path))
 @click.argument("b", type=click.Path(path_type=Path))
-@click.option("--stall", metavar="TIME", help="A wait from here on is a stall, e.g. 5s. Default: from A.")
+@click.option(
+    "--stall",
+    "stall_ns",
+    type=Duration(),
+    metavar="TIME",
+    help="Waits above this are stalls in both, e.g. 5s, 300us. Default: from the waits of A, in sweeps of "
+    "each condition of A.",
+)
 @click.option("--allow-different", is_flag=True, help="Compare unlike runs too, and name the differences.")
-def command(a: Path, b: Path, stall: str | None, allow_different: bool) -> None:
+def command(a: Path, b: Path, stall_ns: int | None, allow_different: bool) -> None:
     """Is the wait different, is it the same, and what became of the cadence?
 
     A and B are two traces or two sweeps; A is the reference. Runs of other data, batch size, machine or
     versions are refused unless --allow-different, and then named.
     """
-    stall_s = parse_duration_s(stall, "--stall")
-    found = compare_paths(
-        a, b, stall_ns=None if stall_s is None else round(stall_s * 1e9), allow_different=allow_different
-    )
+    found = compare_paths(a, b, stall_ns=stall_ns, allow_different=allow_different)
     lines = render_comparisons(
         found.arms, cpu_per_batch_ns=found.cpu_per_batch_ns, only_a=found.only_a, only_b=found.only_b
     )

@@ -26,7 +26,7 @@ from traceml_lite.diagnose.arms import (
     summarise_arm,
     wait_share,
 )
-from traceml_lite.diagnose.likeness import named_differences, unlike_arms
+from traceml_lite.diagnose.likeness import UnlikeError, named_differences, unlike_arms
 from traceml_lite.diagnose.words import counted, digits, listed, percent
 from traceml_lite.records.results import Estimate
 from traceml_lite.records.run import Run
@@ -82,21 +82,20 @@ def compare_arms(
         Both arms in numbers, the difference of their mean waits, and what can be claimed about the cadence.
 
     Raises:
-        ComparisonError: An arm has no usable pass, or the arms are unlike and ``allow_different`` is False.
+        ComparisonError: An arm has no usable pass.
+        UnlikeError: The arms are unlike and ``allow_different`` is False.
         ValueError: ``margin`` does not lie between 0 and 1.
     """
     if not 0 < margin < 1:
         raise ValueError(f"margin: expected a share between 0 and 1, got {margin}")
+    names = [arm[0].condition.name if arm else letter for letter, arm in (("A", a), ("B", b))]
     a, b = finished(a), finished(b)
-    for name, arm in (("A", a), ("B", b)):
+    for name, arm in zip(names, (a, b), strict=True):
         if not any(stretches(p) for p in arm):
-            raise ComparisonError(f"arm {name} has no finished pass with steady deliveries to compare")
+            raise ComparisonError(f"{name} has no finished pass with steady deliveries to compare")
     unlike = unlike_arms(a, b)
     if unlike and not allow_different:
-        raise ComparisonError(
-            f"these arms differ in more than the condition: {'; '.join(unlike)}. "
-            "Compare them all the same with --allow-different (allow_different=True)."
-        )
+        raise UnlikeError(unlike)
     parts_a, parts_b = ([part for p in arm for part in stretches(p)] for arm in (a, b))
     threshold = arm_threshold_ns(parts_a) if stall_ns is None else stall_ns
     workers = parts_a[0].workers
@@ -161,6 +160,7 @@ def compare_sweeps(
     b: Sequence[MeasuredPass],
     *,
     margin: float = DEFAULT_MARGIN,
+    stall_ns: int | None = None,
     allow_different: bool = False,
 ) -> tuple[ArmComparison, ...]:
     """Compare the conditions that two sweeps have in common, in the order of the first.
@@ -180,6 +180,7 @@ def compare_sweeps(
             [p for p in a if p.condition.name == name],
             [p for p in b if p.condition.name == name],
             margin=margin,
+            stall_ns=stall_ns,
             allow_different=allow_different,
         )
         for name in common
@@ -226,6 +227,7 @@ def _in_order(arm: Sequence[MeasuredPass]) -> bool | None:
 
 
 def _difference(a: Sequence[MeasuredPass], b: Sequence[MeasuredPass], margin: float) -> Difference:
+    names = _called(a[0].condition.name, b[0].condition.name)
     means = [[_mean_wait(p) for p in arm if stretches(p)] for arm in (a, b)]
     parts = [[part for p in arm for part in stretches(p)] for arm in (a, b)]
     pairs = min(len(m) for m in means)
@@ -233,7 +235,14 @@ def _difference(a: Sequence[MeasuredPass], b: Sequence[MeasuredPass], margin: fl
     if all(share is not None and share < NO_WAIT_SHARE for share in shares):
         ratio = Estimate(math.nan, n=pairs, method="neither arm waits")
         return Difference(
-            ratio, None, False, True, margin, pairs, None, "Neither arm waits: nothing to compare."
+            ratio,
+            None,
+            False,
+            True,
+            margin,
+            pairs,
+            None,
+            f"Neither {names[0]} nor {names[1]} waits: nothing to compare.",
         )
     # A microsecond is below what a clock around next() resolves, and keeps an arm without waits comparable.
     logs = np.log(
@@ -243,8 +252,8 @@ def _difference(a: Sequence[MeasuredPass], b: Sequence[MeasuredPass], margin: fl
     if pairs < 2:
         ratio = Estimate(math.exp(mean), n=1, method="one pair: no valid interval")
         statement = (
-            f"Mean wait {_change(math.exp(mean))}, from one run of each: runs of one setting differ as well, "
-            "so neither a difference nor equality is shown. Repeat both at least once."
+            f"Mean wait {_change(math.exp(mean), *names)}, from one run of each: runs of one setting differ "
+            "as well, so neither a difference nor equality is shown. Repeat both at least once."
         )
         return Difference(ratio, None, None, None, margin, pairs, None, statement)
     error = float(logs.std(ddof=1)) / math.sqrt(pairs)
@@ -261,7 +270,7 @@ def _difference(a: Sequence[MeasuredPass], b: Sequence[MeasuredPass], margin: fl
     ratio = Estimate(
         math.exp(mean), math.exp(low), math.exp(high), EQUIVALENCE_LEVEL, pairs, "paired t on log ratios"
     )
-    statement = _difference_statement(ratio, p_value, different, equivalent, margin, needed)
+    statement = _difference_statement(names, ratio, p_value, different, equivalent, margin, needed)
     return Difference(ratio, p_value, different, equivalent, margin, pairs, needed, statement)
 
 
@@ -280,13 +289,23 @@ def _pairs_needed(effect: float, deviation: float) -> int | None:
     return None
 
 
-def _change(ratio: float) -> str:
+def _called(a: str, b: str) -> tuple[str, str]:
+    """How sentences call two arms: by their names, and by letters where those are one and the same."""
+    return (a, b) if a != b else ("A", "B")
+
+
+def _change(ratio: float, a: str, b: str) -> str:
     if ratio > 10 or ratio < 0.1:
-        return f"is {digits(ratio)} times that of A"
-    return f"is {percent(abs(ratio - 1))} {'higher' if ratio > 1 else 'lower'} in B"
+        return f"in {b} is {digits(ratio)} times that in {a}"
+    return f"is {_apart(ratio)} in {b} than in {a}"
+
+
+def _apart(ratio: float) -> str:
+    return f"{percent(abs(ratio - 1))} {'higher' if ratio > 1 else 'lower'}"
 
 
 def _difference_statement(
+    names: tuple[str, str],
     ratio: Estimate,
     p_value: float,
     different: bool,
@@ -295,12 +314,19 @@ def _difference_statement(
     needed: int | None,
 ) -> str:
     interval = f"[{digits(ratio.low or 0)}, {digits(ratio.high or 0)}] at 90 %, {counted(ratio.n, 'pair')}"
-    head = f"Mean wait {_change(ratio.value)}, ratio {digits(ratio.value)} {interval}, p = {digits(p_value)}"
+    numbers = f"ratio {digits(ratio.value)} {interval}, p = {digits(p_value)}"
+    head = f"Mean wait {_change(ratio.value, *names)}, {numbers}"
     within = f"within ±{percent(margin)}"
     if different and equivalent:
-        return f"{head}: it differs, and the difference is {within}."
+        return f"{head}: both hold, it differs by {percent(abs(ratio.value - 1))} and is the same {within}."
     if different:
         return f"{head}: it differs."
+    if equivalent and ratio.low is not None and ratio.high is not None and not ratio.low <= 1 <= ratio.high:
+        # Between the levels of the two tests, 5 % and 10 % two-sided: neither sentence alone would be true.
+        return (
+            f"{head}: the same {within}, and within that {_apart(ratio.value)}, as the interval leaves out "
+            f"1; at {percent(DIFFERENCE_P)} the difference is not shown."
+        )
     if equivalent:
         return f"{head}: the same {within}; a difference is not shown."
     repeats = f"about {counted(needed, 'pair')} would" if needed else "no reasonable number of repeats would"
@@ -341,14 +367,18 @@ def _claim(
 
 
 def _would_claim(a: ArmSummary, b: ArmSummary, before: ArmCadence, after: ArmCadence) -> tuple[str, str]:
+    name_a, name_b = _called(a.name, b.name)
     if before.verdict != "present":
-        return "no_cadence", f"Arm A has no cadence of {before.period} to follow ({_cadence_words(before)})."
+        return (
+            "no_cadence",
+            f"{name_a} has no cadence of {before.period} to follow ({_cadence_words(before)}).",
+        )
     if b.stall_share < FALLEN_AWAY * a.stall_share:
         return "gone", (
-            f"The stalls themselves fall away: {percent(a.stall_share)} of deliveries in A, "
-            f"{percent(b.stall_share)} in B."
+            f"The stalls themselves fall away: {percent(a.stall_share)} of deliveries in {name_a}, "
+            f"{percent(b.stall_share)} in {name_b}."
         )
-    words = f"A: {_cadence_words(before)}; B: {_cadence_words(after)}"
+    words = f"{name_a}: {_cadence_words(before)}; {name_b}: {_cadence_words(after)}"
     if after.verdict == "present":
         return "survived", f"The cadence of {before.period} survives ({words})."
     if after.verdict == "absent":

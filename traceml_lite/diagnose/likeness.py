@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import fields
 
+from traceml_lite._errors import ComparisonError
 from traceml_lite.records.run import LoaderConfig
 from traceml_lite.records.sweep import MeasuredPass
 
@@ -15,6 +16,17 @@ from traceml_lite.records.sweep import MeasuredPass
 # loader are what experiments vary, and are named.
 _LIKE_CONFIG = ("dataset", "dataset_kind", "dataset_len", "batch_size", "drop_last", "sampler", "collate")
 _LIKE_ENVIRONMENT = ("host", "platform", "python", "torch", "cpus_online", "cpus_affinity", "cpu_quota")
+
+
+class UnlikeError(ComparisonError):
+    """Two arms differ in more than their conditions; ``differences`` says in what, a sentence each."""
+
+    def __init__(self, differences: Sequence[str]) -> None:
+        self.differences = tuple(differences)
+        super().__init__(
+            f"these arms differ in more than the condition: {'; '.join(differences)}. "
+            "Compare them all the same with allow_different=True."
+        )
 
 
 def unlike_arms(a: Sequence[MeasuredPass], b: Sequence[MeasuredPass]) -> list[str]:

@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceml_lite import store
-from traceml_lite._errors import ComparisonError, TraceFormatError, UsageError
+from traceml_lite._errors import ComparisonError, UsageError
 from traceml_lite.diagnose.compare import compare_arms, compare_sweeps
+from traceml_lite.diagnose.likeness import UnlikeError
 from traceml_lite.experiment.analyse import first_stream, measured_passes
 from traceml_lite.experiment.folder import SweepFolder
 from traceml_lite.experiment.plan import SWEEP_BLOCK
@@ -51,7 +52,7 @@ def compare_paths(
 
     Raises:
         UsageError: One is a trace and the other a sweep, or they are one and the same.
-        TraceFormatError: One is neither.
+        TraceFormatError: One is neither, or is damaged; names the file.
         ComparisonError: They may not be compared, or have no condition in common.
     """
     if a.resolve() == b.resolve():
@@ -59,15 +60,20 @@ def compare_paths(
     kinds = [_kind(place) for place in (a, b)]
     if kinds[0] != kinds[1]:
         raise UsageError(f"{a} is a {kinds[0]} and {b} a {kinds[1]}; expected two of the same kind")
-    return _sweeps(a, b, allow_different) if kinds[0] == "sweep" else _traces(a, b, stall_ns, allow_different)
+    try:
+        if kinds[0] == "sweep":
+            return _sweeps(a, b, stall_ns, allow_different)
+        return _traces(a, b, stall_ns, allow_different)
+    except UnlikeError as error:
+        raise ComparisonError(
+            f"the runs in {a} and {b} differ: {'; '.join(error.differences)}; to compare them all the same: "
+            "--allow-different"
+        ) from error
 
 
 def _kind(place: Path) -> str:
-    if is_sweep(place):
-        return "sweep"
-    if store.is_trace(place):
-        return "trace"
-    raise TraceFormatError(f"{place}: neither a trace nor a sweep")
+    # What is neither is told by reading it: the error then names the file that is missing or damaged.
+    return "sweep" if is_sweep(place) else "trace"
 
 
 def _traces(a: Path, b: Path, stall_ns: int | None, allow_different: bool) -> Comparison:
@@ -89,7 +95,7 @@ def _as_pass(place: Path) -> MeasuredPass:
     return MeasuredPass(Condition(str(place)), result, run)
 
 
-def _sweeps(a: Path, b: Path, allow_different: bool) -> Comparison:
+def _sweeps(a: Path, b: Path, stall_ns: int | None, allow_different: bool) -> Comparison:
     first, second = (_swept(place) for place in (a, b))
     names_a, names_b = (list(dict.fromkeys(p.condition.name for p in s)) for s in (first, second))
     common = [name for name in names_a if name in names_b]
@@ -102,7 +108,7 @@ def _sweeps(a: Path, b: Path, allow_different: bool) -> Comparison:
     if other_indices and not allow_different:
         raise ComparisonError(f"{other_indices}; to compare them all the same: --allow-different")
     kept = [[p for p in s if p.condition.name in common] for s in (first, second)]
-    arms = compare_sweeps(kept[0], kept[1], allow_different=allow_different)
+    arms = compare_sweeps(kept[0], kept[1], stall_ns=stall_ns, allow_different=allow_different)
     by_name = [{name: [p for p in s if p.condition.name == name] for name in common} for s in kept]
     named = []
     for arm, name in zip(arms, common, strict=True):

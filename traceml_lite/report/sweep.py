@@ -46,8 +46,8 @@ def render_sweep(result: SweepResult) -> list[str]:
     if result.laws is not None:
         blocks.append(_laws(result.laws))
     blocks.append([line for answer in result.controls for line in _control(answer)])
-    neighbours = [one for one in result.comparisons if _is_control(one, result) is None]
-    blocks.append(_neighbours(neighbours))
+    pairs = [one for one in result.comparisons if _is_control(one, result) is None]
+    blocks.append(_pairs(pairs))
     blocks.append(_passes(result.passes))
     for one in result.comparisons:
         if _is_control(one, result) in _SIDE_BY_SIDE:
@@ -167,11 +167,11 @@ def _control(answer: ControlAnswer) -> list[str]:
     return lines
 
 
-def _neighbours(comparisons: Sequence[ArmComparison]) -> list[str]:
+def _pairs(comparisons: Sequence[ArmComparison]) -> list[str]:
     lines: list[str] = []
     for one in comparisons:
         pair = f"{one.a.name} against {one.b.name}: {one.difference.statement}"
-        lines += f.labelled("" if lines else "neighbours", pair, indent=_LABEL)
+        lines += f.labelled("" if lines else "pairs", pair, indent=_LABEL)
     return lines
 
 
@@ -273,7 +273,8 @@ def _all_disturbed(result: SweepResult) -> list[Disturbance]:
 def _disturbed(disturbed: Sequence[Disturbance]) -> list[str]:
     texts = [f"pass {one.number} ({one.condition}): {one.reason}" for one in disturbed[:_DISTURBED]]
     if len(disturbed) > _DISTURBED:
-        texts.append(f"and {len(disturbed) - _DISTURBED} more passes, all in sweep.json")
+        more = len(disturbed) - _DISTURBED
+        texts.append(f"and {more} more {'pass' if more == 1 else 'passes'}, all in sweep.json")
     return _listed("disturbed", texts)
 
 

@@ -120,8 +120,23 @@ def test_a_difference_and_its_smallness_can_both_be_shown():
     b = [fixed(i, 1060 + i, "b") for i in range(1, 9, 2)]
     found = compare_arms(a, b).difference
     assert (found.different, found.equivalent) == (True, True)
-    assert "differs" in found.statement
-    assert "within" in found.statement
+    assert "Mean wait is 6.1 % higher in b than in a" in found.statement
+    assert "both hold, it differs by 6.1 % and is the same within ±20 %" in found.statement
+
+
+def test_an_equality_whose_interval_leaves_out_1_says_that_too():
+    a = [fixed(i, wait, "a") for i, wait in zip((0, 2, 4), (1000, 1010, 990), strict=True)]
+    b = [fixed(i, wait, "b") for i, wait in zip((1, 3, 5), (1020, 1060, 1050), strict=True)]
+    found = compare_arms(a, b).difference
+    assert (found.different, found.equivalent) == (False, True)
+    assert found.ratio.low > 1
+    assert "the same within ±20 %, and within that 4.3 % higher" in found.statement
+    assert "leaves out 1" in found.statement
+
+
+def test_arms_of_one_name_are_told_apart_by_letters():
+    found = compare_arms([fixed(0, 1000, "a")], [fixed(1, 2000, "a")]).difference
+    assert "100 % higher in B than in A" in found.statement
 
 
 def test_arms_that_do_not_separate_say_how_many_pairs_would():
@@ -145,7 +160,7 @@ def test_one_run_of_each_shows_neither_a_difference_nor_equality():
 def test_arms_that_do_not_wait_are_the_same():
     found = compare_arms(*arms(n=100, fetch_ms=10, step_ms=50)).difference
     assert (found.different, found.equivalent) == (False, True)
-    assert "Neither arm waits" in found.statement
+    assert "Neither num_workers=4 in_order=True nor num_workers=4 in_order=False waits" in found.statement
 
 
 def test_under_equal_arms_a_difference_is_shown_one_time_in_twenty():
@@ -200,7 +215,7 @@ def test_an_option_that_no_condition_names_is_noted():
 
 def test_an_arm_without_a_finished_pass_is_refused():
     failed = one_pass(1, status="failed")
-    with pytest.raises(ComparisonError, match="arm B has no finished pass"):
+    with pytest.raises(ComparisonError, match="num_workers=4 in_order=True has no finished pass"):
         compare_arms([one_pass(0)], [failed])
 
 
