@@ -46,9 +46,13 @@ def run(study: Study) -> int:
         print(f"{time.monotonic() - began:.0f} s; other processes used up to {plain(load)} CPUs")
         if not failed:
             return 0
-        if any(not one.timing for one in failed) or not _disturbed(found):
+        if any(not one.timing for one in failed):
             return 1
-        print("disturbed: " + ("one repeat" if attempt == 1 else "accepted, the host was busy both times"))
+        if attempt == 1:
+            print("one repeat: load that no counter shows can upset a timing of 16 deliveries")
+        elif not _disturbed(found):
+            return 1
+    print("disturbed: accepted, other processes kept the host busy")
     return 0
 
 
