@@ -19,7 +19,7 @@ from traceml_lite.diagnose.costs.evidence import (
     no_fetches,
     weight_in_fetch,
 )
-from traceml_lite.diagnose.costs.facts import CostFacts, known
+from traceml_lite.diagnose.costs.facts import CostFacts, Fetches, known
 from traceml_lite.diagnose.words import counted, data_size, duration, listed, percent
 from traceml_lite.records.results import Evidence, State
 
@@ -42,7 +42,7 @@ def storage(facts: CostFacts) -> Evidence:
         "storage",
         blocked * weight_in_fetch(facts) if explains else 0.0,
         supports=(
-            f"a fetch is blocked for {duration(reads.blocked_ns)} ({percent(blocked)}) and reads {amount}",
+            f"{_blocked_words(fetches, reads)} and reads {amount}",
             *(() if pressure is None else (f"some task waited for I/O in {percent(pressure)} of the time",)),
         ),
         contradicts=idle_reason(facts) or _against_storage(facts, explains, why_not, blocked),
@@ -51,6 +51,14 @@ def storage(facts: CostFacts) -> Evidence:
             **({} if reads.read_bytes is None else {"read_bytes": reads.read_bytes}),
             **({} if reads.major_faults is None else {"major_faults": reads.major_faults}),
         },
+    )
+
+
+def _blocked_words(fetches: Fetches, reads: Reads, how: str = "blocked") -> str:
+    wall = fetches.mean_of(fetches.wall_ns)
+    return (
+        f"{fetches.noun} is {how} for {duration(reads.blocked_ns)} of its {duration(wall)} "
+        f"({percent(reads.blocked_ns / wall)})"
     )
 
 
@@ -125,7 +133,7 @@ def remote(facts: CostFacts) -> Evidence:
     return cost_evidence(
         "remote",
         weight if fits else 0.0,
-        supports=(asked, f"a fetch is blocked for {duration(reads.blocked_ns)} ({percent(blocked)})"),
+        supports=(asked, _blocked_words(fetches, reads)),
         contradicts=idle_reason(facts) or ((asked,) if not fits else ()),
         numbers={"rchar": reads.rchar, "blocked_share": blocked},
     )
@@ -148,8 +156,7 @@ def lock(facts: CostFacts) -> Evidence:
     weight = blocked * weight_in_fetch(facts)
     if threads_oversubscribed(facts):
         return cost_evidence("lock", 0.0, contradicts=("helper threads were at work while it was blocked",))
-    nothing_read = "blocked without I/O" if not reads.read_bytes else "blocked"
-    base = f"a fetch is {nothing_read} for {duration(reads.blocked_ns)} ({percent(blocked)})"
+    base = _blocked_words(fetches, reads, "blocked without I/O" if not reads.read_bytes else "blocked")
     if fetches.run_queue_ns is None:
         return cost_evidence("lock", 0.0, missing=("run-queue delay of the workers",))
     if turns is not None and turns.one_at_a_time:

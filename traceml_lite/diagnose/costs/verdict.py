@@ -227,16 +227,17 @@ def _unexplained(facts: CostFacts, evidence: dict[str, Evidence]) -> float:
 
 def _blocked_for_no_known_reason(facts: CostFacts, evidence: dict[str, Evidence]) -> Verdict:
     fetches = facts.fetches
-    share = 0.0 if fetches is None else fetches.parts().blocked
     wall = 0.0 if fetches is None else fetches.mean_of(fetches.wall_ns)
+    share = 0.0 if fetches is None else fetches.mean_of(fetches.blocked_ns()) / wall
+    noun = "a fetch" if fetches is None else fetches.noun
     candidates = tuple(key for key in ("remote", "lock") if evidence[key].state is not State.RULED_OUT) or (
         "lock",
     )
     return Verdict(
         "inconclusive",
         0.5,
-        f"A fetch of {duration(wall)} is blocked for {percent(share)} of its time, not by a CPU and "
-        "not by a disk: a lock, a sleep or a remote service.",
+        f"{noun[0].upper()}{noun[1:]} takes {duration(wall)} and is blocked for {percent(share)} of it, "
+        "not by a CPU and not by a disk: a lock, a sleep or a remote service.",
         candidates,
     )
 
