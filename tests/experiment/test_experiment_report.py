@@ -42,7 +42,9 @@ def worded(comparison: ArmComparison) -> ArmComparison:
     cadence = comparison.cadence
     return replace(
         comparison,
-        difference=replace(comparison.difference, statement="Mean wait is 87 % lower in B: it differs."),
+        difference=replace(
+            comparison.difference, statement=f"Mean wait is 87 % lower in {comparison.b.name}: it differs."
+        ),
         cadence=cadence and replace(cadence, statement="The cadence of 4 is gone."),
     )
 
@@ -90,7 +92,12 @@ def sweep() -> SweepResult:
             gap=replace(
                 laws.gap, statement="Stalls recur every num_workers batches.", alone="W = 4 alone tells less."
             ),
-            throughput=replace(laws.throughput, statement="Throughput is flat beyond 2 workers."),
+            throughput=replace(
+                laws.throughput,
+                statement="Throughput is flat beyond 2 workers.",
+                cpu_per_batch_ns={4: 20.3e6},
+                cpu_statement="Measured at one setting only.",
+            ),
             notes=(),
         ),
         comparisons=(

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import stats as distributions
 
 from traceml_lite.diagnose.arms import (
@@ -24,6 +25,7 @@ from traceml_lite.diagnose.arms import (
 )
 from traceml_lite.diagnose.words import counted, digits, duration, listed, percent
 from traceml_lite.records.results import Estimate
+from traceml_lite.records.run import MISSING, Table
 from traceml_lite.records.sweep import GapLaw, Laws, MeasuredPass, ThroughputLaw
 from traceml_lite.stats.laws import (
     DECISIVE_BIC,
@@ -50,6 +52,8 @@ AS_GOOD = 0.95
 # Fetches are alike when the longest lasts less than this times the median: jitter of 15 % does, and a slow
 # batch that prefetch does not hide lasts longer.
 LONG_FETCH = 1.5
+# CPU time of a batch counts as the same within a fifth: passes of one setting on one host differ as much.
+SAME_CPU = 0.2
 # A stretch shorter than this holds no gaps worth a likelihood.
 MIN_STRETCH = 8
 
@@ -221,10 +225,18 @@ def _throughput_law(settings: Mapping[int, _Setting], notes: list[str]) -> Throu
     busy = {w: cores for w, s in settings.items() if (cores := _fetch_rate(s, "cpu_ns")) is not None}
     if settings and not busy:
         notes.append("CPU time of fetches was not measured: why throughput is flat cannot be said")
+    cpu_per_batch = {w: ns for w, s in settings.items() if (ns := _cpu_per_batch_ns(s)) is not None}
+    cpu_statement = _cpu_statement(settings, cpu_per_batch)
     loaded = [(w, r) for w, r in rates if w >= 1]
     if not loaded:
         return ThroughputLaw(
-            "undecided", "Throughput was not measured at one worker or more.", mean, busy, cpus
+            "undecided",
+            "Throughput was not measured at one worker or more.",
+            mean,
+            busy,
+            cpus,
+            cpu_per_batch_ns=cpu_per_batch,
+            cpu_statement=cpu_statement,
         )
     fit = throughput_law(np.array([w for w, _ in loaded]), np.array([r for _, r in loaded]), cpus)
     key, why = fit.key, ""
@@ -240,7 +252,69 @@ def _throughput_law(settings: Mapping[int, _Setting], notes: list[str]) -> Throu
         cpus=cpus,
         exponent=_exponent(fit, len(loaded)),
         best_workers=fewest,
+        cpu_per_batch_ns=cpu_per_batch,
+        cpu_statement=cpu_statement,
     )
+
+
+def _cpu_per_batch_ns(setting: _Setting) -> float | None:
+    """Mean CPU time of a fetch, without each worker's first, which opens files and fills caches.
+
+    More workers have more first fetches, which would pass for work that the workers add. None where no fetch
+    has a CPU time.
+    """
+    total, fetches = 0.0, 0
+    for one in setting.passes:
+        table = _fetches(one)
+        column = table.get("cpu_ns")
+        if column is None:
+            continue
+        known = column[(column != MISSING) & _not_first(table)]
+        total, fetches = total + float(known.sum()), fetches + len(known)
+    return total / fetches if fetches else None
+
+
+def _fetches(one: MeasuredPass) -> Table:
+    """Every fetch of a pass; where only deliveries are known, theirs."""
+    main = one.run.main
+    return main.fetches if len(main.fetches) else main.deliveries
+
+
+def _not_first(table: Table) -> NDArray[np.bool_]:
+    """Fetches that are not their worker's first of the pass; all where workers or times are unknown."""
+    kept = np.ones(len(table), dtype=bool)
+    worker, start = table.get("worker"), table.get("fetch_start_ns")
+    if worker is not None and start is not None and len(table):
+        order = np.argsort(start, kind="stable")
+        kept[order[np.unique(worker[order], return_index=True)[1]]] = False
+    return kept
+
+
+def _cpu_statement(settings: Mapping[int, _Setting], cpu_per_batch: Mapping[int, float]) -> str:
+    """Whether the work of a batch grows with the workers around it."""
+    if len(settings) < 2:
+        return ""
+    cannot = "Whether CPU per batch is the same cannot be said"
+    if len(cpu_per_batch) < 2:
+        where = f"only at {listed([str(w) for w in cpu_per_batch])}" if cpu_per_batch else "nowhere"
+        return f"{cannot}: it was measured {where}."
+    sizes = {p.run.main.config.batch_size for w in cpu_per_batch for p in settings[w].passes}
+    if len(sizes) > 1:
+        return f"{cannot}: the batches are of different sizes."
+    low, high = (
+        min(cpu_per_batch, key=cpu_per_batch.__getitem__),
+        max(cpu_per_batch, key=cpu_per_batch.__getitem__),
+    )
+    seen = listed([f"{duration(ns)} at {w}" for w, ns in sorted(cpu_per_batch.items())])
+    unknown = [str(w) for w in settings if w not in cpu_per_batch]
+    apart = f"; not measured at {listed(unknown)}" if unknown else ""
+    within = f"within {percent(SAME_CPU)}"
+    if cpu_per_batch[high] <= (1 + SAME_CPU) * cpu_per_batch[low]:
+        return f"CPU per batch is the same {within} whatever num_workers is ({seen}{apart})."
+    more = (
+        f"{digits(cpu_per_batch[high] / cpu_per_batch[low])} times" if cpu_per_batch[low] > 0 else "more than"
+    )
+    return f"CPU per batch is not the same {within}: at {high} workers {more} that at {low} ({seen}{apart})."
 
 
 def _fetch_rate(setting: _Setting, name: str) -> float | None:

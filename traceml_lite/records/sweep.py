@@ -140,6 +140,10 @@ class ThroughputLaw:
     """Slope of log throughput over log num_workers, from 1 worker on; 1 is perfect scaling, 0 flat."""
     best_workers: int | None = None
     """The fewest workers within 5 % of the best throughput."""
+    cpu_per_batch_ns: Mapping[int, float] = field(default_factory=dict)
+    """num_workers to the mean CPU time of a fetch, over its passes; absent where it was not measured."""
+    cpu_statement: str = ""
+    """Whether a batch costs the same CPU time at every number of workers; empty with fewer than two."""
 
 
 @dataclass(frozen=True, slots=True)

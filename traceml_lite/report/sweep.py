@@ -134,6 +134,8 @@ def _laws(laws: Laws) -> list[str]:
     if laws.gap.alone:
         lines += f.labelled("alone", laws.gap.alone, indent=_LABEL)
     lines += f.labelled("throughput", f"{laws.throughput.key}. {laws.throughput.statement}", indent=_LABEL)
+    if laws.throughput.cpu_statement:
+        lines += f.labelled("CPU a batch", laws.throughput.cpu_statement, indent=_LABEL)
     lines += ["", *_by_workers(laws)]
     lines += _listed("notes", laws.notes)
     return lines
@@ -141,16 +143,19 @@ def _laws(laws: Laws) -> list[str]:
 
 def _by_workers(laws: Laws) -> list[str]:
     cpu = laws.throughput.busy_cores
-    rows = [["workers", "median gap", "stall from", "deliveries/s"] + (["busy CPUs"] if cpu else [])]
+    head = ["workers", "median gap", "stall from", "deliveries/s", "CPU a batch"]
+    rows = [head + (["busy CPUs"] if cpu else [])]
     for workers in laws.workers:
         gap = laws.gap.median_gap.get(workers)
         threshold = laws.gap.threshold_ns.get(workers)
         pace = laws.throughput.batches_per_s.get(workers)
+        work = laws.throughput.cpu_per_batch_ns.get(workers)
         row = [
             str(workers),
             "none" if gap is None else f.digits(gap),
             f.MISSING if threshold is None else f.duration(threshold),
             f.MISSING if pace is None else f.digits(pace),
+            f.MISSING if work is None else f.duration(work),
         ]
         if cpu:
             busy = cpu.get(workers)
@@ -170,8 +175,7 @@ def _control(answer: ControlAnswer) -> list[str]:
 def _pairs(comparisons: Sequence[ArmComparison]) -> list[str]:
     lines: list[str] = []
     for one in comparisons:
-        pair = f"{one.a.name} against {one.b.name}: {one.difference.statement}"
-        lines += f.labelled("" if lines else "pairs", pair, indent=_LABEL)
+        lines += f.labelled("" if lines else "pairs", one.difference.statement, indent=_LABEL)
     return lines
 
 

@@ -4,9 +4,10 @@ from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
-from made_passes import MACHINE, one_pass, with_columns
+from made_passes import MACHINE, MS, one_pass, with_columns, with_config
 
 from traceml_lite.diagnose.laws import sweep_laws
+from traceml_lite.records.run import Table
 from traceml_lite.records.sweep import Condition, MeasuredPass, PassResult, PassStatus
 from traceml_lite.simulate.sweeps import BOTH_DIRECTIONS, LAWS, simulated_sweep
 
@@ -88,6 +89,51 @@ def lock_sweep(**columns):
         added = {name: np.full(len(one.run.main.deliveries), value) for name, value in columns.items()}
         passes.append(with_columns(one, **added))
     return passes
+
+
+def with_cpu(one, cpu_ms):
+    """The pass with this CPU time of each fetch, None for not measured; a worker's first takes a second."""
+    main = one.run.main
+    table = main.deliveries
+    kept = {name: column for name, column in table.columns.items() if name != "cpu_ns"}
+    if cpu_ms is not None:
+        order = np.argsort(table["fetch_start_ns"], kind="stable")
+        cpu = np.full(len(table), round(cpu_ms * MS))
+        cpu[order[np.unique(table["worker"][order], return_index=True)[1]]] = 1000 * MS
+        kept["cpu_ns"] = cpu
+    fetches = Table(kept, table.absent)
+    return replace(one, run=replace(one.run, loaders=(replace(main, fetches=fetches),)))
+
+
+def cpu_law(by_workers):
+    passes = [with_cpu(one_pass(i, workers=w, n=64), ms) for i, (w, ms) in enumerate(by_workers.items())]
+    return sweep_laws(passes).throughput
+
+
+def test_cpu_per_batch_that_does_not_move_with_workers_is_the_same():
+    law = cpu_law({1: 20.0, 2: 21.0, 4: 23.0})
+    assert law.cpu_per_batch_ns == pytest.approx({1: 20 * MS, 2: 21 * MS, 4: 23 * MS})
+    assert "CPU per batch is the same within 20 %" in law.cpu_statement
+
+
+def test_cpu_per_batch_that_grows_with_workers_is_named_with_its_factor():
+    law = cpu_law({1: 20.0, 4: 40.0})
+    assert "not the same within 20 %: at 4 workers 2.00 times that at 1" in law.cpu_statement
+
+
+def test_cpu_per_batch_that_was_not_measured_is_missing_and_not_zero():
+    law = cpu_law({1: 20.0, 2: 20.0, 4: None})
+    assert set(law.cpu_per_batch_ns) == {1, 2}
+    assert "not measured at 4" in law.cpu_statement
+    assert "cannot be said: it was measured only at 1" in cpu_law({1: 20.0, 4: None}).cpu_statement
+    assert "measured nowhere" in cpu_law({1: None, 4: None}).cpu_statement
+    assert cpu_law({1: 20.0}).cpu_statement == ""
+
+
+def test_batches_of_other_sizes_are_not_compared_in_cpu():
+    passes = [with_cpu(one_pass(i, workers=w, n=64), 20) for i, w in enumerate((1, 2))]
+    law = sweep_laws([passes[0], with_config(passes[1], batch_size=16)]).throughput
+    assert "different sizes" in law.cpu_statement
 
 
 def test_a_lock_is_flat_with_idle_cpus_and_nothing_read():
