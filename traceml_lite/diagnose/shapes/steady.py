@@ -105,9 +105,10 @@ def made_words(seen: Measures) -> str:
     queued = seen.wait_queue_share
     if math.isnan(queued):
         return "handing over, or a loop without a CPU; which was not measured"
-    rest = "handing the batches over"
+    # The worker's thread that sends and the one that fetches share a CPU, or the lock of the interpreter.
+    rest = "handing the batches over, for which the workers need a CPU as well"
     if queued < 0.1:
-        return f"{rest}; the loop's thread lacked a CPU in {percent(queued)} of its waits"
+        return f"{rest} (the loop's own thread had none in {percent(queued)} of its waits)"
     return f"the loop's own thread had no CPU in {percent(queued)} of its waits, the rest is {rest}"
 
 

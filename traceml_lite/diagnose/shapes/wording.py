@@ -177,7 +177,7 @@ def undecided(seen: Measures, candidates: tuple[str, ...]) -> str:
     share = f"{percent(seen.wait_share)} of the time is waiting"
     if candidates[:1] == ("none",) and waits_for_made(seen):
         return (
-            f"The workers keep up, yet {share}: {percent(seen.steady_share)} for a batch still being made, "
+            f"Batches are made in time, yet {share}: {percent(seen.steady_share)} for one still being made, "
             f"otherwise {made_words(seen)}."
         )
     more = f"about {_more_deliveries(seen)} more deliveries"
