@@ -135,6 +135,14 @@ def test_a_refused_sweep_says_why_and_concludes_nothing(sweep: SweepResult):
     assert "gap law" not in text
 
 
+def test_a_traceback_is_told_by_its_first_and_last_line(sweep: SweepResult):
+    reason = "RuntimeError: Caught in worker 0.\nTraceback:\n  File x\nRuntimeError: boom\n"
+    failed = replace(sweep.passes[1], status=PassStatus.FAILED, reason=reason)
+    text = "\n".join(render_sweep(replace(sweep, passes=(failed,))))
+    assert "failed: RuntimeError: Caught in worker 0. ... RuntimeError: boom" in text
+    assert "File x" not in text
+
+
 def test_two_sweeps_side_by_side(sweep: SweepResult):
     check(
         "comparison",

@@ -72,8 +72,12 @@ def compare_paths(
 
 
 def _kind(place: Path) -> str:
-    # What is neither is told by reading it: the error then names the file that is missing or damaged.
-    return "sweep" if is_sweep(place) else "trace"
+    if is_sweep(place):
+        return "sweep"
+    if not store.is_trace(place):
+        # Reading tells what is missing or damaged, in the words of every other command.
+        store.load(place)
+    return "trace"
 
 
 def _traces(a: Path, b: Path, stall_ns: int | None, allow_different: bool) -> Comparison:

@@ -199,9 +199,17 @@ def _passes(passes: Sequence[PassResult]) -> list[str]:
     lines = f.table(rows, left=3)
     for one in passes:
         if one.status is not PassStatus.DONE:
-            lines += f.labelled(f"pass {one.number}", f"{one.status.value}: {one.reason}", indent=_LABEL)
+            lines += f.labelled(
+                f"pass {one.number}", f"{one.status.value}: {_ends(one.reason)}", indent=_LABEL
+            )
         lines += _listed(f"pass {one.number}", one.notes)
     return lines
+
+
+def _ends(reason: str) -> str:
+    """A reason's first and last line: what lies between is a traceback, which sweep.json has."""
+    full = [line.strip() for line in reason.splitlines() if line.strip()]
+    return reason if len(full) < 2 else f"{full[0]} ... {full[-1]}"
 
 
 def _side_by_side(comparison: ArmComparison) -> list[str]:
