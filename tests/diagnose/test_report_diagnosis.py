@@ -21,7 +21,7 @@ MADE_UP = Diagnosis(
         Evidence("remote", "cost", State.NOT_MEASURED, 0, missing=("rchar",)),
     ),
     findings=(Finding("busy_host", "Others have 1.80 CPUs.", severity="warning"),),
-    not_measured=("rchar: would bear on remote",),
+    not_measured=("remote cannot be judged: rchar",),
     next_experiment=Experiment(
         "traceml-lite sweep demo:lock -s num_workers=1,4", 95.0, "A lock makes workers useless.",
         (Outcome("no faster with four", "a lock"), Outcome("faster with four", "latency")),
@@ -42,7 +42,7 @@ Diagnosis
   ruled out     slow_worker: 1.06 times the others
                 cpu: only 1.40 % of a fetch is computing
                 also drift
-  not measured  rchar: would bear on remote
+  not measured  remote cannot be judged: rchar
   also seen     Others have 1.80 CPUs."""
 
 NEXT = """\

@@ -62,7 +62,7 @@ def _not_measured(run: Run, evidence: tuple[Evidence, ...]) -> tuple[str, ...]:
         if item.state is State.NOT_MEASURED:
             for missing in item.missing:
                 bears_on.setdefault(missing, []).append(item.key)
-    lines = [f"{missing}: would bear on {', '.join(keys)}" for missing, keys in bears_on.items()]
+    lines = [f"{', '.join(keys)} cannot be judged: {missing}" for missing, keys in bears_on.items()]
     lines += [f"{name}: {why}" for name, why in run.capabilities.items() if why is not None]
     return tuple(lines)
 
