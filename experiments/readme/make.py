@@ -40,10 +40,14 @@ def main() -> None:
     if "--text-only" not in sys.argv:
         with tempfile.TemporaryDirectory() as folder:
             trace = Path(folder) / "trace"
-            command = [sys.executable, "-m", "traceml_lite", "demo", "saturated-pool", "-o", str(trace)]
-            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+            # Fetches long enough that the workers, forked one after the other, run in step from the start.
+            demo = ["demo", "saturated-pool", "-a", "fetch_ms=240", "-n", "100"]
+            command = [sys.executable, "-m", "traceml_lite", *demo, "-o", "trace"]
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=folder)
             write_bundle(trace, BUNDLE)
-    README.write_text(README.read_text().replace(shown(), block()))
+    text = README.read_text()
+    before, after = text[: text.index(BEGIN) + len(BEGIN)], text[text.index(END) :]
+    README.write_text(before + block() + after)
     print(block())
 
 
