@@ -48,6 +48,9 @@ MIN_EXPLAINED = 0.4
 # Closer than this the order of two causes is the host's mood: a repeat of the same run on a shared host
 # moved these shares by a tenth.
 MIN_RATIO = 1.2
+# Whose a CPU is that the step lacks is read from mean use, which says little about the moments that matter:
+# within a factor of two it is not settled, and a run with the workers idle settles it.
+MIN_STEP_RATIO = 2.0
 # Limits that somebody set. Their own counters and masks prove them, and lifting one wins its share back at no
 # cost, so they are named from a share at which other causes have to be the largest.
 SETTINGS = frozenset({"quota", "affinity"})
@@ -143,7 +146,7 @@ def _of_the_step(facts: CostFacts, starved: Starved | None) -> Verdict:
         room = 1 - max(facts.budget.lost_share / LOST_SHARE_MIN, hungry / STARVED_MIN)
         return Verdict("consumer", round(0.75 + 0.22 * max(0.0, room), 3), statement_of("consumer", facts))
     low = min(keys.values())
-    if not starved.others_known or keys[top] < MIN_RATIO * low:
+    if not starved.others_known or keys[top] < MIN_STEP_RATIO * low:
         return Verdict(
             "inconclusive",
             0.5,
