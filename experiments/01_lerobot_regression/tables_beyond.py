@@ -168,8 +168,14 @@ def train(found: Mapping[str, Any]) -> str:
     losses = [stage[name]["own_words"]["loss"] for name in ("broken", "fixed")]
     same = "The losses are identical" if losses[0] and losses[0] == losses[1] else "The losses differ"
     statements = "\n".join(f"- {name}: {stage[name]['cost_statement']}" for name in ("broken", "fixed"))
-    control = found.get("train_control", {}).get("controls", [])
-    answers = "\n".join(f"- `{one['control']}`: {one['statement']}" for one in control)
+    control = found.get("train_control", {"controls": [], "passes": []})
+    answers = "\n".join(f"- `{one['control']}`: {one['statement']}" for one in control["controls"])
+    load = [one["other_cores"] for one in control["passes"] if one["disturbed"]]
+    if load:
+        answers += (
+            f"\n- Other processes used up to {plain(max(load))} CPUs during these passes, which takes the CPU "
+            "from the step as well: this run of the control settles nothing."
+        )
     return (
         "## The regression that hides in the step\n\n"
         "`lerobot-train` as installed, small ACT on the CPU, 4 workers, under `traceml-lite run`.\n\n"
