@@ -173,8 +173,8 @@ def train(found: Mapping[str, Any]) -> str:
     load = [one["other_cores"] for one in control["passes"] if one["disturbed"]]
     if load:
         answers += (
-            f"\n- Other processes used up to {plain(max(load))} CPUs during these passes, which takes the CPU "
-            "from the step as well: this run of the control settles nothing."
+            f"\n- Other processes used up to {plain(max(load))} CPUs during these passes, which takes the "
+            "CPU from the step as well: this run of the control settles nothing."
         )
     return (
         "## The regression that hides in the step\n\n"
