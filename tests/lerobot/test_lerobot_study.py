@@ -138,7 +138,8 @@ def without_cadence(**changes: Any) -> dict[str, Any]:
     ("outcomes", "code", "runs"),
     [
         ([results()], 0, 1),
-        ([without_cadence()], 1, 1),
+        ([without_cadence(), results()], 0, 2),
+        ([without_cadence()] * 2, 1, 2),
         ([without_cadence(disturbed=True, other_cores=1.5), results()], 0, 2),
         ([without_cadence(disturbed=True, other_cores=1.5)] * 2, 0, 2),
         ([without_cadence(disturbed=True, other_cores=1.5, pid_changes=2)], 1, 1),
@@ -146,7 +147,8 @@ def without_cadence(**changes: Any) -> dict[str, Any]:
     ],
     ids=[
         "a quiet success",
-        "a quiet failure is a failure",
+        "a failed timing is repeated once",
+        "a quiet failure that repeats is a failure",
         "a disturbed failure is repeated",
         "disturbed twice is accepted",
         "load does not excuse a restarted worker",
