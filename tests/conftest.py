@@ -9,6 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# The same examples in every run: a rare counterexample belongs to whoever looks for one, with
+# HYPOTHESIS_PROFILE=search, and not to whoever's change is being checked.
+settings.register_profile("same", derandomize=True, deadline=None)
+settings.register_profile("search", deadline=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 # A worker that was told to end may need this long on a busy machine before it is gone.
 _GRACE_S = 10.0
