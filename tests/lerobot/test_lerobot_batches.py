@@ -146,6 +146,27 @@ def test_nothing_is_left_outside_the_dataset(root: Path, tmp_path: Path) -> None
     assert list((root / lerobot.CACHE_FOLDER).iterdir())
 
 
+def test_making_data_and_reading_it_in_one_process_leaves_nothing_outside(tmp_path: Path) -> None:
+    home, temporary, root = tmp_path / "home", tmp_path / "tmp", tmp_path / "set"
+    home.mkdir()
+    temporary.mkdir()
+    code = (
+        "from pathlib import Path\nfrom traceml_lite.consumers.lerobot import build, make\n"
+        f"root = make(Path({str(root)!r}), frames=10, height=16, width=16)\n"
+        "print(len(list(build(root, {'num_workers': '0'}, seed=0))))"
+    )
+    own = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code],
+        env=own | {"HOME": str(home), "TMPDIR": str(temporary)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, "2"), done.stderr
+    assert files_in(home) == files_in(temporary) == []
+
+
 def test_a_dataset_that_cannot_be_written_to_gets_a_cache_that_goes_away(root: Path, tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("import os\nos.access = lambda *a, **k: False\n")
     temporary = tmp_path / "tmp"

@@ -278,7 +278,9 @@ def make(root: Path, **sizes: int) -> Path:
         UsageError: A size out of range.
     """
     _require_lerobot()
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    # The folder is not there yet, so this gives a temporary cache; without it a loader built later in this
+    # process would leave its cache in the user's home.
+    prepare_environment(root)
     declare_missing_operators()
     return _lerobot_data.make_dataset(root, **sizes)
 
