@@ -1,7 +1,7 @@
 """The study's shortest form as a check for CI: directions and ratios, never absolute times.
 
-On a busy host the honest outcome is "disturbed". It is accepted only when other processes really had the
-CPUs, and only after one repeat was disturbed too.
+A timing that fails is measured once more. On a busy host the honest outcome of the repeat is "disturbed"; it
+is accepted only when other processes really had the CPUs while it ran.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Any
 
 import click
 
@@ -27,19 +27,7 @@ from traceml_lite.cli.probe import named, probe_target
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of Python, numpy and torch.")
 @recording_options
 @reading_options
-def command(
-    name: str | None,
-    arguments: tuple[str, ...],
-    consumer: str | None,
-    deliveries: int | None,
-    seed: int,
-    out: Path | None,
-    rchar: bool,
-    limit_bytes: int,
-    stall_ns: int | None,
-    loader: str | None,
-    as_json: bool,
-) -> None:
+def command(name: str | None, arguments: tuple[str, ...], **options: Any) -> None:
     """Probe the built-in workload NAME; without a name, list them."""
     if name is None:
         from traceml_lite.consumers.demos import DEMOS
@@ -49,7 +37,4 @@ def command(
             click.echo(f"{known:<{width}}  {demo.text}")
         click.echo("\nTry: traceml-lite demo saturated-pool")
         return
-    probe_target(
-        f"demo:{name.removeprefix('demo:')}", named(arguments), consumer, deliveries, seed, out=out,
-        rchar=rchar, limit_bytes=limit_bytes, stall_ns=stall_ns, loader=loader, as_json=as_json,
-    )  # fmt: skip
+    probe_target(f"demo:{name.removeprefix('demo:')}", named(arguments), **options)

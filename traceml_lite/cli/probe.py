@@ -42,27 +42,12 @@ from traceml_lite.cli._out import (
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of Python, numpy and torch.")
 @recording_options
 @reading_options
-def command(
-    target: str,
-    arguments: tuple[str, ...],
-    consumer: str | None,
-    deliveries: int | None,
-    seed: int,
-    out: Path | None,
-    rchar: bool,
-    limit_bytes: int,
-    stall_ns: int | None,
-    loader: str | None,
-    as_json: bool,
-) -> None:
+def command(target: str, arguments: tuple[str, ...], **options: Any) -> None:
     """Drive the DataLoader that TARGET gives and print the summary.
 
     TARGET is file.py:factory, package.module:factory, lerobot:ROOT or demo:NAME.
     """
-    probe_target(
-        target, named(arguments), consumer, deliveries, seed, out=out, rchar=rchar, limit_bytes=limit_bytes,
-        stall_ns=stall_ns, loader=loader, as_json=as_json,
-    )  # fmt: skip
+    probe_target(target, named(arguments), **options)
 
 
 def named(arguments: tuple[str, ...]) -> dict[str, str]:
@@ -79,10 +64,10 @@ def named(arguments: tuple[str, ...]) -> dict[str, str]:
 def probe_target(
     target: str,
     arguments: dict[str, str],
+    *,
     consumer: str | None,
     deliveries: int | None,
     seed: int,
-    *,
     out: Path | None,
     rchar: bool,
     limit_bytes: int,
