@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -87,6 +90,30 @@ def test_an_interrupt_ends_the_child_and_goes_on(tmp_path: Path):
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path, FORKS + "time.sleep(60)", tick=interrupt)
     assert session_members(sessions[0]) == []
+
+
+def test_control_c_while_the_child_is_being_started_leaves_no_child(tmp_path: Path, monkeypatch):
+    started = []
+
+    class Interrupted(subprocess.Popen):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            started.append(self.pid)
+            signal.raise_signal(signal.SIGINT)  # the child is there, and its starter does not know it yet
+
+    monkeypatch.setattr("traceml_lite.experiment.process.subprocess.Popen", Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, "import time; time.sleep(60)")
+    assert session_members(started[0]) == []
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_child_can_be_run_beside_the_main_thread(tmp_path: Path):
+    ends = []
+    thread = threading.Thread(target=lambda: ends.append(run(tmp_path, "pass")))
+    thread.start()
+    thread.join()
+    assert ends[0].exit_code == 0
 
 
 def test_a_child_in_another_session_of_its_own_gets_no_interrupt_of_ours(tmp_path: Path):

@@ -191,7 +191,12 @@ def test_the_difference_is_named_where_it_is_allowed(mixed):
     assert any("other indices" in text for one in allowed.comparisons for text in one.unlike)
 
 
-def test_control_c_at_the_command_line_keeps_what_finished_and_ends_with_130(script: Path, tmp_path: Path):
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM)], ids=["control_c", "sigterm"]
+)
+def test_an_interrupt_keeps_what_finished_and_leaves_no_process(
+    script: Path, tmp_path: Path, number: int, code: int
+):
     folder = tmp_path / "sweep"
     words = ["sweep", str(script), "-s", "num_workers=0,2", "-n", "8", "--out", str(folder)]
     command = [sys.executable, "-m", "traceml_lite", *words, "--", "--lr", "0.1"]
@@ -201,9 +206,9 @@ def test_control_c_at_the_command_line_keeps_what_finished_and_ends_with_130(scr
             assert sweep.poll() is None, sweep.stderr.read()
             assert time.monotonic() < deadline_s
             time.sleep(0.05)
-        sweep.send_signal(signal.SIGINT)
+        sweep.send_signal(number)
         _, errors = sweep.communicate(timeout=60)
-    assert sweep.returncode == 130, errors
+    assert sweep.returncode == code, errors
     assert "1/4  num_workers=0  8 deliveries" in errors
     assert of_sweep(folder) == []
     document = json.loads((folder / "sweep.json").read_text())["result"]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, TypeVar
 
 import click
@@ -103,6 +106,35 @@ def make_request(
     if script_arguments and not request.is_script:
         raise UsageError(f"{target} takes no arguments after --; a factory's are given with -a NAME=VALUE")
     return request
+
+
+class _Terminated(KeyboardInterrupt):
+    """SIGTERM, on the way that Ctrl-C takes."""
+
+
+@contextmanager
+def sigterm_as_control_c() -> Iterator[None]:
+    """SIGTERM ends the running pass and keeps what finished, as Ctrl-C does, and then ends this process.
+
+    A handler that stands already, as of a framework that calls this command, is left alone.
+    """
+    if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        raise _Terminated
+
+    signal.signal(signal.SIGTERM, handle)
+    try:
+        yield
+    except _Terminated:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        click.echo("ended by SIGTERM; the same command goes on from here", err=True)
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 class ProgressLine:

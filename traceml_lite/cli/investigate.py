@@ -12,6 +12,7 @@ from traceml_lite.cli._experiment import (
     experiment_options,
     make_request,
     parse_duration_s,
+    sigterm_as_control_c,
 )
 from traceml_lite.experiment import investigate, sweep
 from traceml_lite.experiment.atomic import write_text
@@ -34,7 +35,7 @@ def command(target: str, out: str | None, budget: str | None, timeout: str | Non
     request = make_request(target, **asked)
     default = Path("investigations") / sweep.default_folder(request).name
     folder = Path(out) if out else default
-    with ProgressLine() as line:
+    with sigterm_as_control_c(), ProgressLine() as line:
         result = investigate.investigate(
             request,
             folder,

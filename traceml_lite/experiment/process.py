@@ -10,9 +10,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,15 +69,17 @@ def run_child(
     started_ns = time.perf_counter_ns()
     finished_s: float | None = None
     with (folder / "stdout.txt").open("wb") as out, (folder / "stderr.txt").open("wb") as err:
-        child = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=err,
-            env=dict(environment),
-            start_new_session=True,
-        )
+        child: subprocess.Popen[bytes] | None = None
         try:
+            with _interrupts_held():
+                child = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=err,
+                    env=dict(environment),
+                    start_new_session=True,
+                )
             while True:
                 with suppress(subprocess.TimeoutExpired):
                     child.wait(POLL_S)
@@ -98,8 +101,33 @@ def run_child(
                     killed = _end(child)
                     return ChildEnd(started_ns, now_s, None, True, killed)
         except BaseException:
-            _end(child)
+            if child is not None:
+                _end(child)
             raise
+
+
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Lets Ctrl-C and SIGTERM wait for the end of the block, where their handlers run in it.
+
+    An interrupt within Popen comes after the fork, and nobody would know of the child then.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals are handled in the main thread only
+        return
+    came: list[int] = []
+    held = {
+        number: signal.signal(number, lambda number, frame: came.append(number))
+        for number in (signal.SIGINT, signal.SIGTERM)
+        if callable(signal.getsignal(number))
+    }
+    try:
+        yield
+    finally:
+        for number, handler in held.items():
+            signal.signal(number, handler)
+    for number in came:
+        signal.raise_signal(number)
 
 
 def _after(session: int) -> int:
