@@ -4,7 +4,8 @@
 
 Consumer: `next()` on a real iterator in a tight loop, its queues replaced by stubs, chunks with the probe and
 without in turn, CPU time of the thread. Worker: one fetch that does nothing between two readings of the
-counters. A real loop runs with cold caches and pays more; `per_delivery.py` measures that.
+counters. Without workers: `next()` with both halves in it, where torch's own code empties the caches between
+two readings. A real loop runs with cold caches and pays more; `per_delivery.py` measures that.
 """
 
 from __future__ import annotations
@@ -81,6 +82,19 @@ def worker(rounds: int, folder: Path, rchar: bool) -> list[str]:
     return row(f"worker, per fetch, {'all counters' if rchar else 'without rchar'}", found)
 
 
+def no_workers(rounds: int, folder: Path, rchar: bool) -> list[str]:
+    fetch.RCHAR_BELOW_NS = 0
+
+    def advance(iterator: Iterator[Any]) -> Callable[[], Any]:
+        return lambda: next(iterator)
+
+    plain = iter(DataLoader(Numbers()))
+    with record(folder / f"trace-{rchar}", rchar=rchar):
+        traced = iter(DataLoader(Numbers()))
+        found = [(per_call_us(advance(plain)), per_call_us(advance(traced))) for _ in range(rounds)]
+    return row(f"num_workers=0, per delivery, {'all counters' if rchar else 'without rchar'}", found)
+
+
 def row(name: str, found: list[tuple[float, float]]) -> list[str]:
     plain, traced = np.array(found).T
     low, middle, high = np.quantile(traced - plain, [0.1, 0.5, 0.9])
@@ -95,6 +109,8 @@ def main() -> None:
             consumer(args.rounds, folder),
             worker(args.rounds, folder, True),
             worker(args.rounds, folder, False),
+            no_workers(args.rounds, folder, True),
+            no_workers(args.rounds, folder, False),
         ]
     header = ["µs", "without the probe", "added, median [10 %, 90 % of chunks]"]
     _harness.table("Floor with hot caches", header, rows, args.rounds)

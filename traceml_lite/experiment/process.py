@@ -117,7 +117,7 @@ def _interrupts_held() -> Iterator[None]:
         return
     came: list[int] = []
     held = {
-        number: signal.signal(number, lambda number, frame: came.append(number))
+        number: signal.signal(number, lambda one, frame: came.append(one))
         for number in (signal.SIGINT, signal.SIGTERM)
         if callable(signal.getsignal(number))
     }
@@ -126,8 +126,8 @@ def _interrupts_held() -> Iterator[None]:
     finally:
         for number, handler in held.items():
             signal.signal(number, handler)
-    for number in came:
-        signal.raise_signal(number)
+    for came_meanwhile in came:
+        signal.raise_signal(came_meanwhile)
 
 
 def _after(session: int) -> int:

@@ -14,6 +14,8 @@ from traceml_lite.store.layout import RCHAR_SWITCHED_OFF
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 # ru_inblock counts blocks of 512 bytes whatever the device's own size (getrusage(2)).
 BLOCK_BYTES = 512
+# Longer than what the files hold: one read takes all of it.
+SCHED_BYTES, IO_BYTES, _STAT_BYTES = 80, 200, 1024
 
 
 class Counters:
@@ -22,15 +24,17 @@ class Counters:
     Attributes:
         absent: Bits of ``layout.ABSENT_BITS``: what cannot be read here.
         errno: Of the last failure.
+        sched: Descriptor of this thread's ``schedstat``; -1 where it cannot be read.
+        io: Descriptor of this process's ``io``; -1 where it cannot or shall not be read.
     """
 
-    __slots__ = ("_io", "_sched", "_stat", "absent", "errno")
+    __slots__ = ("_stat", "absent", "errno", "io", "sched")
 
     def __init__(self, *, rchar: bool = True) -> None:
         self.absent = 0
         self.errno = 0
-        self._sched = self._open("/proc/thread-self/schedstat", 1)
-        self._io = self._open("/proc/self/io", 2) if rchar else -1
+        self.sched = self._open("/proc/thread-self/schedstat", 1)
+        self.io = self._open("/proc/self/io", 2) if rchar else -1
         self._stat = self._open("/proc/self/stat", 4)
         if not rchar:
             self.absent |= 2
@@ -43,6 +47,10 @@ class Counters:
                 except (OSError, ValueError, IndexError) as error:
                     self.absent |= bit
                     self.errno = getattr(error, "errno", 0) or 0
+        if self.absent & 1:
+            self.sched = _closed(self.sched)
+        if self.absent & 2:
+            self.io = _closed(self.io)
 
     def _open(self, path: str, bit: int) -> int:
         try:
@@ -58,23 +66,26 @@ class Counters:
         Returns:
             The time, and the bytes that this very reading adds to ``rchar``.
         """
-        text = os.pread(self._sched, 80, 0)
+        text = os.pread(self.sched, SCHED_BYTES, 0)
         return int(text.split()[1]), len(text)
 
     def rchar(self) -> tuple[int, int]:
         """Bytes this process asked read calls for so far, and how many this very reading adds to them."""
-        text = os.pread(self._io, 200, 0)
+        text = os.pread(self.io, IO_BYTES, 0)
         return int(text[7 : text.index(b"\n")]), len(text)
 
     def resident(self) -> tuple[int, int]:
         """Resident set in bytes and number of threads of this process."""
-        after_name = os.pread(self._stat, 1024, 0).rpartition(b")")[2].split()
+        after_name = os.pread(self._stat, _STAT_BYTES, 0).rpartition(b")")[2].split()
         return int(after_name[21]) * _PAGE, int(after_name[17])
 
     def close(self) -> None:
         """Close the descriptors."""
-        for descriptor in (self._sched, self._io, self._stat):
-            if descriptor >= 0:
-                with contextlib.suppress(OSError):
-                    os.close(descriptor)
-        self._sched = self._io = self._stat = -1
+        self.sched, self.io, self._stat = _closed(self.sched), _closed(self.io), _closed(self._stat)
+
+
+def _closed(descriptor: int) -> int:
+    if descriptor >= 0:
+        with contextlib.suppress(OSError):
+            os.close(descriptor)
+    return -1

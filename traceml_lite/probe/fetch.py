@@ -13,15 +13,18 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from traceml_lite.probe.counters import BLOCK_BYTES, Counters
+from traceml_lite.probe.counters import BLOCK_BYTES, IO_BYTES, SCHED_BYTES, Counters
 from traceml_lite.records.run import FETCH_DONE, FETCH_RAISED, FETCH_STARTED, FETCH_STOPPED, MISSING
-from traceml_lite.store.layout import FETCH_STRUCT
+from traceml_lite.store.layout import FETCH_START_STRUCT, FETCH_STRUCT, RECORD_SIZE, RING_HEADER_SIZE
 from traceml_lite.store.ring import Ring
 
 _now = time.perf_counter_ns
 _thread_cpu = time.thread_time_ns
 _usage = resource.getrusage
 _SELF = resource.RUSAGE_SELF
+_pread = os.pread
+_pack_start = FETCH_START_STRUCT.pack_into
+_pack_fetch = FETCH_STRUCT.pack_into
 
 # The resident set changes slowly and costs 4 us to read.
 RESIDENT_EVERY_NS = 1_000_000_000
@@ -29,7 +32,6 @@ RESIDENT_EVERY_NS = 1_000_000_000
 # page-cache reader's bytes stays visible and the cost stays below 2 % of the fetch.
 RCHAR_BELOW_NS = 200_000
 RCHAR_EVERY = 16
-_NOT_READ = (MISSING, 0)
 
 
 class FetchRecorder:
@@ -41,7 +43,7 @@ class FetchRecorder:
     """
 
     __slots__ = (
-        "_counters", "_fetches", "_iterator", "_k", "_last_resident_ns", "_last_wall_ns", "_pid", "_ring",
+        "_counters", "_iterator", "_k", "_last_resident_ns", "_last_wall_ns", "_pid", "_ring",
         "_worker", "failed", "turn",
     )  # fmt: skip
 
@@ -51,7 +53,6 @@ class FetchRecorder:
         self._worker = worker
         self._pid = os.getpid()
         self._k = 0
-        self._fetches = 0
         self._last_resident_ns = 0
         self._last_wall_ns = RCHAR_BELOW_NS
         self.turn = turn
@@ -76,11 +77,38 @@ class FetchRecorder:
         self._counters.close()
 
     def run(self, fetch: Callable[[Any], Any], index: Any, iterable: bool) -> Any:
-        """Call ``fetch(index)`` between two readings of the counters; its outcome is unchanged."""
+        """Call ``fetch(index)`` between two readings of the counters; its outcome is unchanged.
+
+        The hot path of a worker. All of it is spelt out here, because a Python call costs as much as a
+        counter does.
+        """
         if self.failed is not None:
             return fetch(index)
         try:
-            before = self._before(index, iterable)
+            entered_ns = _now()
+            ring = self._ring
+            place = RING_HEADER_SIZE + ring.committed % ring.capacity * RECORD_SIZE
+            k = self._k
+            # The start mark: what a killed worker leaves behind names the batch in flight.
+            _pack_start(
+                ring.memory, place, self._iterator, self.turn, self._pid, self._worker, FETCH_STARTED, k,
+                entered_ns,
+            )  # fmt: skip
+            counters = self._counters
+            io = counters.io
+            if self._last_wall_ns < RCHAR_BELOW_NS and k % RCHAR_EVERY:
+                io = -1
+            asked_before = own_bytes = delay_before = 0
+            if io >= 0:
+                text = _pread(io, IO_BYTES, 0)
+                asked_before, own_bytes = int(text[7 : text.index(b"\n")]), len(text)
+            sched = counters.sched
+            if sched >= 0:
+                text = _pread(sched, SCHED_BYTES, 0)
+                delay_before = int(text.split()[1])
+                own_bytes += len(text)
+            usage_before = _usage(_SELF)
+            thread_before = _thread_cpu()
         except (OSError, ValueError, IndexError) as error:
             self.failed = repr(error)
             return fetch(index)
@@ -96,60 +124,36 @@ class FetchRecorder:
         finally:
             ended_ns = _now()
             try:
-                self._after(before, state, started_ns, ended_ns)
+                thread_cpu = _thread_cpu()
+                usage = _usage(_SELF)
+                delay = rchar = MISSING
+                if sched >= 0:
+                    text = _pread(sched, SCHED_BYTES, 0)
+                    delay = int(text.split()[1]) - delay_before
+                    own_bytes += len(text)
+                if io >= 0:
+                    # The readings in between count as reads of this process too; this very one not yet.
+                    text = _pread(io, IO_BYTES, 0)
+                    rchar = max(0, int(text[7 : text.index(b"\n")]) - asked_before - own_bytes)
+                resident = threads = MISSING
+                if ended_ns - self._last_resident_ns > RESIDENT_EVERY_NS and not counters.absent & 4:
+                    resident, threads = counters.resident()
+                    self._last_resident_ns = ended_ns
+                self._last_wall_ns = ended_ns - started_ns
+                _pack_fetch(
+                    ring.memory, place, self._iterator, self.turn, self._pid, self._worker, state, k,
+                    started_ns, ended_ns,
+                    int((usage[0] - usage_before[0] + usage[1] - usage_before[1]) * 1e9 + 0.5),
+                    thread_cpu - thread_before, delay,
+                    usage[6] - usage_before[6], usage[7] - usage_before[7],
+                    usage[14] - usage_before[14], usage[15] - usage_before[15],
+                    (usage[9] - usage_before[9]) * BLOCK_BYTES, rchar, resident,
+                    MISSING if iterable else _samples(index), threads, MISSING, MISSING,
+                )  # fmt: skip
+                self._k = k + 1
+                ring.commit(_now() - ended_ns + started_ns - entered_ns)
             except (OSError, ValueError, IndexError) as error:
                 self.failed = repr(error)
-
-    def _before(self, index: Any, iterable: bool) -> tuple[Any, ...]:
-        entered_ns = _now()
-        samples = MISSING if iterable else _samples(index)
-        ring = self._ring
-        # The start mark: what a killed worker leaves behind names the batch in flight.
-        FETCH_STRUCT.pack_into(
-            ring.memory, ring.offset(ring.committed), self._iterator, self.turn, self._pid, self._worker,
-            FETCH_STARTED, self._k, entered_ns, MISSING, MISSING, MISSING, MISSING, MISSING, MISSING, MISSING,
-            MISSING, MISSING, MISSING, MISSING, samples, MISSING, MISSING, MISSING,
-        )  # fmt: skip
-        counters = self._counters
-        absent = counters.absent
-        self._fetches += 1
-        rchar = None
-        if not absent & 2 and (self._last_wall_ns >= RCHAR_BELOW_NS or self._fetches % RCHAR_EVERY == 0):
-            rchar = counters.rchar()
-        run_queue = _NOT_READ if absent & 1 else counters.run_queue()
-        return entered_ns, samples, rchar, run_queue, _usage(_SELF), _thread_cpu()
-
-    def _after(self, before: tuple[Any, ...], state: int, started_ns: int, ended_ns: int) -> None:
-        thread_cpu = _thread_cpu()
-        usage = _usage(_SELF)
-        entered_ns, samples, rchar_before, run_queue, usage_before, thread_before = before
-        counters = self._counters
-        run_queue_ns, own_bytes = MISSING, 0
-        if run_queue is not _NOT_READ:
-            now, size = counters.run_queue()
-            run_queue_ns, own_bytes = now - run_queue[0], run_queue[1] + size
-        rchar = MISSING
-        if rchar_before is not None:
-            # All readings in between count as reads of this process; the last one's own do not yet.
-            rchar = max(0, counters.rchar()[0] - rchar_before[0] - rchar_before[1] - own_bytes)
-        resident, threads = MISSING, MISSING
-        if ended_ns - self._last_resident_ns > RESIDENT_EVERY_NS and not counters.absent & 4:
-            resident, threads = counters.resident()
-            self._last_resident_ns = ended_ns
-        self._last_wall_ns = ended_ns - started_ns
-        ring = self._ring
-        FETCH_STRUCT.pack_into(
-            ring.memory, ring.offset(ring.committed), self._iterator, self.turn, self._pid, self._worker,
-            state, self._k, started_ns, ended_ns,
-            int((usage[0] - usage_before[0] + usage[1] - usage_before[1]) * 1e9 + 0.5),
-            thread_cpu - thread_before, run_queue_ns,
-            usage[6] - usage_before[6], usage[7] - usage_before[7],
-            usage[14] - usage_before[14], usage[15] - usage_before[15],
-            (usage[9] - usage_before[9]) * BLOCK_BYTES, rchar, resident, samples, threads,
-            MISSING, MISSING,
-        )  # fmt: skip
-        self._k += 1
-        ring.commit(_now() - ended_ns + started_ns - entered_ns)
 
 
 def _samples(index: Any) -> int:

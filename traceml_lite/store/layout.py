@@ -55,6 +55,9 @@ DELIVERY = np.dtype(
 FLAG_FAST_FORWARD = 1
 
 FETCH_STRUCT = struct.Struct("<iiihBxqqqqqqiiiiqqqiiqq")
+# The mark of a fetch in flight: the head of the record, up to its start. What lies behind it in the slot is
+# left over from the round before.
+FETCH_START_STRUCT = struct.Struct("<iiihBxqq")
 FETCH = np.dtype(
     {
         "names": [
@@ -95,6 +98,8 @@ RCHAR_SWITCHED_OFF = 0xFFFF
 assert DELIVERY.itemsize == DELIVERY_STRUCT.size == RECORD_SIZE
 assert FETCH.itemsize == FETCH_STRUCT.size == RECORD_SIZE
 assert DELIVERY.fields is not None
+assert FETCH.fields is not None
+assert FETCH.fields["fetch_end_ns"][1] == FETCH_START_STRUCT.size
 assert DELIVERY.fields["step_ns"][1] == DELIVERY_STEP_OFFSET
 
 

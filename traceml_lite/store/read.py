@@ -18,7 +18,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceml_lite._errors import TraceFormatError
-from traceml_lite.records.run import HOST_COLUMNS, MISSING, Environment, Event, Run, Table
+from traceml_lite.records.run import (
+    FETCH_STARTED,
+    HOST_COLUMNS,
+    MISSING,
+    Environment,
+    Event,
+    Run,
+    Table,
+)
 from traceml_lite.store.join import build_loaders
 from traceml_lite.store.layout import (
     ABSENT_BITS,
@@ -26,6 +34,7 @@ from traceml_lite.store.layout import (
     DELIVERY,
     EVENTS,
     FETCH,
+    FETCH_START_STRUCT,
     FETCHES,
     FORMAT_MAJOR,
     FORMAT_NAME,
@@ -227,9 +236,20 @@ def _ring(data: bytes) -> tuple[RingHeader, bytes, bytes] | None:
     records = b"".join(data[offset : offset + length] for offset, length in spans)
     following = RING_HEADER_SIZE + (header.committed % header.capacity) * RECORD_SIZE
     mark = data[following : following + RECORD_SIZE]
-    started = len(mark) == RECORD_SIZE and np.frombuffer(mark, dtype=FETCH)[0]["state"] == 0
-    in_flight = started and int(np.frombuffer(mark, dtype=FETCH)[0]["fetch_start_ns"]) > 0
-    return header, records, mark if in_flight else b""
+    return header, records, _in_flight(mark) if len(mark) == RECORD_SIZE else b""
+
+
+def _in_flight(mark: bytes) -> bytes:
+    """A start mark as a record that lacks all but its head; empty where the slot holds no start mark."""
+    row = np.frombuffer(mark, dtype=FETCH).copy()
+    if row["state"][0] != FETCH_STARTED or row["fetch_start_ns"][0] <= 0:
+        return b""
+    assert FETCH.fields is not None
+    for name, field in FETCH.fields.items():
+        if field[1] >= FETCH_START_STRUCT.size:
+            row[name] = MISSING
+    head: bytes = row.tobytes()
+    return head
 
 
 def _with_new(rows: NDArray[Any], more: NDArray[Any], key: tuple[str, ...]) -> NDArray[Any]:

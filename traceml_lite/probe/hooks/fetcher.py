@@ -6,7 +6,7 @@ attribute on the instance would make a reference cycle and delay the closing of 
 
 from __future__ import annotations
 
-import functools
+from types import MethodType
 from typing import Any
 
 from traceml_lite.probe.fetch import FetchRecorder
@@ -31,7 +31,7 @@ def _make_recording(fetcher_class: type[Any]) -> type[Any]:
         recorder = self.__dict__.get(_RECORDER)
         if recorder is None:
             return fetcher_class.fetch(self, possibly_batched_index)
-        return recorder.run(functools.partial(fetcher_class.fetch, self), possibly_batched_index, iterable)
+        return recorder.run(MethodType(fetcher_class.fetch, self), possibly_batched_index, iterable)
 
     return type(
         fetcher_class.__name__, (fetcher_class,), {"fetch": fetch, "__module__": fetcher_class.__module__}
