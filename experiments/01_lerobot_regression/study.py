@@ -43,8 +43,9 @@ class Scale:
     long: bool = False
     """Whether the long stages were asked for beside a scale that has none."""
     matrix_deliveries: int = 8
-    train_steps: int = 24
+    train_steps: int = 40
     investigate_minutes: float = 10.0
+    """Of the chain, which runs on 96 x 96 images at every scale."""
     frames: int = 1000
     fetch_s: float = 2.0
     """CPU time of one slow fetch, for the expected time of a stage."""
@@ -52,9 +53,9 @@ class Scale:
 
 SCALES = {
     "ci": Scale("ci", 96, 96, 6, workers="4,2,0", matrix_deliveries=6, long_deliveries=0, fetch_s=0.4),
-    "quick": Scale("quick", 96, 96, 7, train_steps=16, long_deliveries=0, fetch_s=0.4),
+    "quick": Scale("quick", 96, 96, 7, train_steps=60, long_deliveries=0, fetch_s=0.4),
     "default": Scale("default", 240, 320, 40),
-    "seed": Scale("seed", 480, 640, 120, train_steps=12, investigate_minutes=20, fetch_s=7.0),
+    "seed": Scale("seed", 480, 640, 120, train_steps=12, fetch_s=7.0),
 }
 
 

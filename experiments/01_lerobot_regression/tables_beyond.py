@@ -192,7 +192,8 @@ def investigation(found: Mapping[str, Any]) -> str:
         return ""
     rows = [[step["question"], step["answer"]] for step in stage["result"]["steps"]]
     return (
-        "## The chain\n\n`traceml-lite investigate lerobot:ROOT` on the broken stack, by itself, in "
-        f"{stage['took_s'] / 60:.0f} min; its full text is in [investigate.txt](investigate.txt).\n\n"
+        "## The chain\n\n`traceml-lite investigate lerobot:ROOT` on the broken stack (small images), by "
+        f"itself, in {stage['took_s'] / 60:.0f} min; its full text is in "
+        "[investigate.txt](investigate.txt).\n\n"
         + grid(["question", "answer"], rows)
     )

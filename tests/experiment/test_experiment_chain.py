@@ -9,6 +9,7 @@ import pytest
 from traceml_lite.diagnose.diagnosis import diagnose
 from traceml_lite.diagnose.summary import summarize
 from traceml_lite.experiment import chain, readings
+from traceml_lite.experiment.fetches import FetchParts, cpu_bound
 from traceml_lite.records.results import Verdict
 from traceml_lite.records.run import DELIVERY_COLUMNS, FETCH_COLUMNS, from_arrays
 from traceml_lite.records.sweep import ControlAnswer, GapLaw, Laws, ThroughputLaw
@@ -189,3 +190,52 @@ def test_no_law_falsifies_no_period_by_name(first):
     assert not [
         t for t in readings.read_laws(known(first, "uniform", law="undecided").laws).falsified if "gap" in t
     ]
+
+
+def parts(workers, cpu_ms, queue_ms, blocked_ms=0.0):
+    wall = (cpu_ms + queue_ms + blocked_ms) * 1e6
+    return FetchParts(workers, 40, wall, cpu_ms * 1e6, queue_ms * 1e6)
+
+
+ON_TWO_CPUS = (parts(0, 400, 4), parts(1, 402, 6), parts(2, 410, 20), parts(4, 420, 450))
+
+
+@pytest.mark.parametrize("cost", ["run_queue", "neighbours", "cpu"])
+def test_fetches_that_are_cpu_time_with_fewer_workers_are_cpu_time(first, cost):
+    told = known(first, "saturated_pool", cost=cost, cost_confidence=0.6, law="proportional")
+    told = replace(told, cpu_bound=cpu_bound(ON_TWO_CPUS, 2))
+    verdict = chain.verdict_cost(told)
+    assert verdict.key == "cpu"
+    assert "420 ms of 870 ms with 4 workers, which waits 450 ms for a CPU" in verdict.statement
+    assert "4 workers on 2 CPUs" in verdict.statement
+
+
+def test_two_costs_that_one_run_cannot_tell_apart_are_told_by_the_sweep(first):
+    told = known(first, "saturated_pool", law="proportional")
+    open_cost = Verdict("inconclusive", 0.5, "cpu or run_queue", ("run_queue", "cpu"))
+    told = replace(
+        told, diagnosis=replace(told.diagnosis, cost=open_cost), cpu_bound=cpu_bound(ON_TWO_CPUS, 2)
+    )
+    assert chain.verdict_cost(told).key == "cpu"
+
+
+def test_another_cost_is_left_alone_by_it(first):
+    told = known(first, "saturated_pool", cost="storage", law="proportional")
+    assert chain.verdict_cost(replace(told, cpu_bound=cpu_bound(ON_TWO_CPUS, 2))).key == "storage"
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        pytest.param(ON_TWO_CPUS[:3], id="no pass with more workers than CPUs"),
+        pytest.param(ON_TWO_CPUS[3:], id="no pass with a CPU for each"),
+        pytest.param((parts(1, 400, 200), parts(4, 400, 450)), id="others had the CPUs"),
+        pytest.param((parts(1, 40, 0, 360), parts(4, 40, 60)), id="blocked"),
+        pytest.param((parts(1, 200, 0), parts(4, 420, 450)), id="CPU time grows"),
+        pytest.param((parts(1, 400, 0), parts(4, 400, 1000)), id="more delay than four on two make"),
+        pytest.param((parts(1, 400, 0), parts(4, 400, 10)), id="no delay"),
+        pytest.param((), id="nothing"),
+    ],
+)
+def test_passes_that_do_not_show_it_claim_nothing(rows):
+    assert cpu_bound(rows, 2) is None

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from traceml_lite.experiment.readings import SHAPES_OF_LAW, STEP_COSTS, step_bound
+from traceml_lite.experiment.fetches import CpuBound
+from traceml_lite.experiment.readings import SHAPES_OF_LAW, STEP_COSTS, cpu_words, step_bound
 from traceml_lite.records.results import Diagnosis, Verdict
 from traceml_lite.records.summary import Summary
 from traceml_lite.records.sweep import ControlAnswer, Laws
@@ -43,6 +44,8 @@ _NOT_SWEPT = ("none", "epoch_boundary", "start_up")
 CEILING_NEAR = 1.15
 # ... and a step this much longer beside the workers than without them is starved by them.
 STARVED_RATIO = 1.4
+# Costs between which a run with more workers than CPUs cannot tell.
+CROWDED = frozenset({"cpu", "run_queue", "neighbours"})
 # A verdict needs no further control from this confidence on, once an experiment has confirmed it.
 SURE = 0.9
 
@@ -58,6 +61,8 @@ class Known:
     cpus: int
     iterable: bool = False
     laws: Laws | None = None
+    cpu_bound: CpuBound | None = None
+    """What the passes of the sweep show of a fetch, where it is CPU time at every number of workers."""
     answers: Mapping[str, ControlAnswer] = field(default_factory=dict)
     tried: frozenset[str] = frozenset()
     """Experiments that were run or skipped: ``"workers"`` and names of controls."""
@@ -171,8 +176,14 @@ def verdict_shape(known: Known) -> Verdict:
 
 
 def verdict_cost(known: Known) -> Verdict:
-    """The cost in the light of the sweep: a lock makes more workers useless, a sleep does not."""
+    """The cost in the light of the sweep: a lock makes more workers useless, a sleep does not.
+
+    A run with more workers than CPUs has a delay that hides what its fetches are made of; passes with fewer
+    workers show it.
+    """
     cost = known.diagnosis.cost
+    if known.cpu_bound is not None and (cost.key in CROWDED or CROWDED & set(cost.candidates)):
+        return Verdict("cpu", max(SURE, cost.confidence), cpu_words(known.cpu_bound, known.cpus))
     ceiling = known.answers.get("ceiling")
     if ceiling is not None and cost.key in (*STEP_COSTS, "inconclusive"):
         if ceiling.numbers.get("step_ratio", 0.0) >= STARVED_RATIO:

@@ -17,6 +17,7 @@ from traceml_lite.diagnose.diagnosis import diagnose
 from traceml_lite.diagnose.summary import summarize
 from traceml_lite.experiment import chain, readings
 from traceml_lite.experiment.atomic import write_json
+from traceml_lite.experiment.fetches import CpuBound, cpu_bound, read_parts
 from traceml_lite.experiment.folder import FILES, SweepFolder
 from traceml_lite.experiment.layout import plan_sweep
 from traceml_lite.experiment.plan import Facts, Request, show_request
@@ -174,7 +175,7 @@ def _try(walk: _Walk, known: chain.Known, facts: Facts, proposal: chain.Proposal
     if proposal.name == "workers":
         if result.laws is None:
             return _nothing(walk, known, proposal, result, name, took_s)
-        known = replace(known, laws=result.laws)
+        known = replace(known, laws=result.laws, cpu_bound=_cpu_bound(walk, known, facts, name, result))
         reading = readings.read_laws(result.laws)
     else:
         answer = next((one for one in result.controls if one.control == proposal.name), None)
@@ -194,7 +195,28 @@ def _try(walk: _Walk, known: chain.Known, facts: Facts, proposal: chain.Proposal
             took_s=took_s,
         )
     )
+    if proposal.name == "workers" and known.cpu_bound is not None:
+        reading = readings.read_fetches(known.cpu_bound, known.cpus)
+        walk.add(
+            Step(
+                question=reading.question,
+                experiment="read from the passes of the sweep",
+                answer=reading.answer,
+                evidence=reading.evidence,
+                falsified=reading.falsified,
+                folder=name,
+            )
+        )
     return known
+
+
+def _cpu_bound(
+    walk: _Walk, known: chain.Known, facts: Facts, name: str, result: SweepResult
+) -> CpuBound | None:
+    place = SweepFolder(walk.folder / name)
+    stored = place.read_plan()
+    assert stored is not None
+    return cpu_bound(read_parts(place, stored[2], result.passes, facts), known.cpus)
 
 
 def _nothing(

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from traceml_lite.diagnose.words import duration
+from traceml_lite.experiment.fetches import CpuBound, FetchParts
 from traceml_lite.records.results import Diagnosis, Estimate
 from traceml_lite.records.summary import Contrast, Measured, NotMeasured, Summary, Workers
 from traceml_lite.records.sweep import ControlAnswer, Laws
@@ -183,6 +184,37 @@ def read_laws(laws: Laws) -> Reading:
     words = {"proportional": "the gap is the number of workers", "none": "no gap follows it"}
     answer = words.get(gap.key, f"gap law: {gap.key.replace('_', ' ')}")
     return Reading("", f"{answer}; pace: {pace.key}", (gap.statement, pace.statement), tuple(falsified))
+
+
+def cpu_words(found: CpuBound, cpus: int) -> str:
+    """A fetch that is CPU time at every number of workers, in one sentence."""
+    alone = " and ".join(
+        f"{duration(one.cpu_ns)} of {duration(one.wall_ns)} with {_workers(one)}" for one in found.alone
+    )
+    crowded = " and ".join(
+        f"{duration(one.cpu_ns)} of {duration(one.wall_ns)} with {_workers(one)}, "
+        f"which waits {duration(one.run_queue_ns)} for a CPU"
+        for one in found.crowded
+    )
+    most = max(one.workers for one in found.crowded)
+    return (
+        f"A fetch is CPU time: {alone}. It is {crowded}: that run-queue delay comes from {most} workers on "
+        f"{cpus} CPUs, and CPU per batch is the limit."
+    )
+
+
+def _workers(parts: FetchParts) -> str:
+    return "no workers" if parts.workers == 0 else f"{parts.workers} worker{'s' if parts.workers > 1 else ''}"
+
+
+def read_fetches(found: CpuBound, cpus: int) -> Reading:
+    """What a sweep over num_workers shows of a fetch."""
+    return Reading(
+        "what is a fetch made of, where every worker has a CPU?",
+        f"CPU time; the run-queue delay comes from more workers than the {cpus} CPUs",
+        (cpu_words(found, cpus),),
+        ("blocked fetches: where every worker has a CPU they are CPU time",),
+    )
 
 
 _LAW_WORDS: Mapping[str, str] = {

@@ -157,6 +157,24 @@ def test_one_run_of_each_shows_neither_a_difference_nor_equality():
     assert "Repeat" in found.statement
 
 
+@pytest.mark.parametrize(("mean_ms", "different"), [(31, None), (33, True), (0.8, True)])
+def test_a_ratio_beyond_what_repeats_differ_by_is_a_difference_between_one_run_of_each(mean_ms, different):
+    found = compare_arms([fixed(0, 8, "a")], [fixed(1, mean_ms, "b")]).difference
+    assert found.different is different
+    assert (found.equivalent, found.p_value) == (False if different else None, None)
+    assert ("it differs" in found.statement) is bool(different)
+
+
+def test_two_rare_stalls_in_one_run_of_two_are_no_difference_of_the_setting():
+    plain, stalled = fixed(0, 8, "a"), fixed(1, 8, "b")
+    waits = stalled.run.main.deliveries["wait_ns"].copy()
+    waits[[30, 70]] = 5000 * MS
+    ask = np.arange(len(waits)) * 6000 * MS
+    found = compare_arms([plain], [with_columns(stalled, wait_ns=waits, ask_ns=ask, got_ns=ask + waits)])
+    assert found.difference.ratio.value > 10
+    assert found.difference.different is None
+
+
 def test_arms_that_do_not_wait_are_the_same():
     found = compare_arms(*arms(n=100, fetch_ms=10, step_ms=50)).difference
     assert (found.different, found.equivalent) == (False, True)
