@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -198,11 +198,23 @@ def cadence_of(parts: Sequence[Stretch], period: int, threshold_ns: int, settled
         threshold_ns: Wait above which a delivery is a stall.
         settled: Deliveries at the start of each stretch that the verdict leaves out, because workers that
             began together were still in phase; the windows show them all the same.
+
+    Returns:
+        The verdict on all that is not left out, and under ``late`` that on the later half alone.
     """
+    late = _cadence([part.wait_ns[max(settled, len(part) // 2) :] for part in parts], period, threshold_ns)
+    return replace(
+        _cadence([part.wait_ns[settled:] for part in parts], period, threshold_ns),
+        windows=_windows(parts, period, threshold_ns),
+        late=late,
+    )
+
+
+def _cadence(waits: Sequence[NDArray[np.int64]], period: int, threshold_ns: int) -> ArmCadence:
     multiples = gaps = stalls = 0
     p_values: list[float] = []
-    for part in parts:
-        mask = part.wait_ns[settled:] > threshold_ns
+    for wait_ns in waits:
+        mask = wait_ns > threshold_ns
         at = np.flatnonzero(mask)
         stalls += len(at)
         apart = np.diff(at)
@@ -219,7 +231,7 @@ def cadence_of(parts: Sequence[Stretch], period: int, threshold_ns: int, settled
             verdict = "present"
         elif high < CADENCE_SHARE:
             verdict = "absent"
-    return ArmCadence(period, verdict, share, p_value, stalls, gaps, _windows(parts, period, threshold_ns))
+    return ArmCadence(period, verdict, share, p_value, stalls, gaps)
 
 
 def _windows(parts: Sequence[Stretch], period: int, threshold_ns: int) -> tuple[CadenceWindow, ...]:

@@ -392,6 +392,16 @@ def _claim(
             shortest,
             needed,
         )
+    late = b.cadence.late
+    if key == "survived" and late is not None and late.verdict != "present":
+        # What is there over all may be what is left of the phase that the workers began with.
+        name = _called(a.name, b.name)[1]
+        key = "gone" if late.verdict == "absent" else "undecided"
+        word = "is gone from there on" if key == "gone" else "cannot be told from chance there"
+        statement = (
+            f"{statement[:-1]}, but not to the end: in the later half of {name} it {word} "
+            f"({_cadence_words(late)})."
+        )
     return CadenceClaim(key, f"{statement} Variation of the fetch time {variation}.", shortest, needed)
 
 

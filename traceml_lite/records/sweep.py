@@ -189,6 +189,8 @@ class ArmCadence:
     stalls: int
     gaps: int
     windows: tuple[CadenceWindow, ...] = ()
+    late: ArmCadence | None = None
+    """The same of the later half of every stretch; None where this is such a half itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,3 +328,5 @@ class SweepResult:
     """Why arms are not compared (other indices); empty when they are."""
     planned: int = 0
     """Passes of the plan."""
+    disturbed: tuple[Disturbance, ...] = ()
+    """Passes, controls too, whose numbers are partly the host's, judged beside all others."""

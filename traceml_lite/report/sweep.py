@@ -276,10 +276,12 @@ def _windows(cadence: ArmCadence) -> str:
 
 
 def _all_disturbed(result: SweepResult) -> list[Disturbance]:
-    found = list(result.laws.disturbed) if result.laws is not None else []
-    for one in result.comparisons:
-        found += [item for item in one.disturbed if item not in found]
-    return found
+    found = {one.number: one for one in result.disturbed}
+    told = [result.laws.disturbed] if result.laws is not None else []
+    for items in (*told, *(one.disturbed for one in result.comparisons)):
+        for item in items:
+            found.setdefault(item.number, item)
+    return [found[number] for number in sorted(found)]
 
 
 def _disturbed(disturbed: Sequence[Disturbance]) -> list[str]:
