@@ -426,6 +426,13 @@ def _would_claim(a: ArmSummary, b: ArmSummary, before: ArmCadence, after: ArmCad
 
 
 def _cadence_words(cadence: ArmCadence) -> str:
+    if cadence.by_again and cadence.again is not None and cadence.again_p is not None:
+        again = cadence.again
+        return (
+            f"{percent(again.value)} of {counted(again.n or 0, 'stall')} have another one {cadence.period} "
+            f"later [{percent(again.low or 0.0)}, {percent(again.high or 0.0)}], "
+            f"p = {_p_words(cadence.again_p)}"
+        )
     if cadence.multiples is None:
         return f"{counted(cadence.stalls, 'stall')}, no gaps"
     share = cadence.multiples
