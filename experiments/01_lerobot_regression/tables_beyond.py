@@ -194,6 +194,5 @@ def investigation(found: Mapping[str, Any]) -> str:
     return (
         "## The chain\n\n`traceml-lite investigate lerobot:ROOT` on the broken stack (small images), by "
         f"itself, in {stage['took_s'] / 60:.0f} min; its full text is in "
-        "[investigate.txt](investigate.txt).\n\n"
-        + grid(["question", "answer"], rows)
+        "[investigate.txt](investigate.txt).\n\n" + grid(["question", "answer"], rows)
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import pytest
@@ -35,7 +36,7 @@ def refused(command, *words: str) -> TracemlLiteError:
         (("t.py", "-s", "num_workers=1,2", "-a", "x=1"), "is a script, which takes no -a"),
         (("t.py", "-s", "num_workers=1,2", "-c", "none"), "is a script"),
         (("demo:cpu", "-s", "num_workers=1,2", "--", "--lr", "1"), "takes no arguments after --"),
-        (("demo:cpu", "-s", "num_workers=1,2", "--budget", "soon"), "expected a time above zero"),
+        (("demo:cpu", "-s", "num_workers=1,2", "--budget", "soon"), "expected a duration above zero"),
         (("demo:cpu", "-s", "num_workers=1,2", "-a", "cpu_ms"), "expected NAME=VALUE"),
     ],
 )
@@ -113,6 +114,33 @@ def test_a_damaged_trace_gives_the_error_of_show(tmp_path: Path):
     assert str(compared) == str(shown)
     manifest.unlink()
     assert str(refused(compare, *places)) == str(refused(show, places[1]))
+
+
+def test_two_databases_of_traceml_are_compared_as_far_as_their_waits_go(tmp_path: Path):
+    fixtures = Path(__file__).parents[1] / "integrations" / "fixtures"
+    places = []
+    for name in ("healthy", "uniform"):
+        place = tmp_path / f"{name}.sqlite"
+        place.write_bytes(gzip.decompress((fixtures / f"traceml-0.5.0-{name}.sqlite.gz").read_bytes()))
+        places.append(str(place))
+    result = CliRunner().invoke(compare, places)
+    assert result.exit_code == 0, result.output
+    assert "it differs" in result.output
+    assert "CPU a batch  not measured in either" in result.output
+
+
+def test_a_database_that_is_not_traceml_is_refused_in_the_words_of_show(tmp_path: Path):
+    (tmp_path / "a.sqlite").write_bytes(b"SQLite format 3\0" + bytes(100))
+    (tmp_path / "b.sqlite").write_bytes(b"SQLite format 3\0" + bytes(200))
+    places = [str(tmp_path / name) for name in ("a.sqlite", "b.sqlite")]
+    assert str(refused(compare, *places)) == str(refused(show, places[0]))
+
+
+@pytest.mark.parametrize("command", [show, compare])
+def test_a_stall_of_no_time_is_refused(command, tmp_path: Path):
+    result = CliRunner().invoke(command, [str(tmp_path)] * (1 + (command is compare)) + ["--stall", "0s"])
+    assert result.exit_code == 2
+    assert "above zero" in result.output
 
 
 def test_a_threshold_is_given_to_compare_as_to_show(tmp_path: Path):

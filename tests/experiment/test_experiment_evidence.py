@@ -96,6 +96,22 @@ def test_random_phases_carry_what_chance_says(workers):
     assert lock.base > 0.95
 
 
+def test_stalls_that_stay_answer_for_the_order_though_no_cadence_is_there():
+    rng = np.random.default_rng(5)
+
+    def scattered(seed):
+        waits = np.full(240, 0.1)
+        waits[rng.permutation(240)[:60]] = 40.0
+        return waits
+
+    jitter = np.abs(20 * (1 + 0.3 * rng.standard_normal(240)))
+    base = twice("ordered", scattered, fetch_ms=jitter)
+    changed = twice("free", scattered, fetch_ms=jitter, in_order=False)
+    answer = ask("in_order", base, changed)
+    assert answer.key == "stalls_stay"
+    assert "no cadence" in answer.statement
+
+
 def test_a_lock_that_one_pass_kept_is_not_called_lost():
     base = twice("ordered", lambda seed: pool(400, seed=seed))
     changed = [base[0], made("free", arcs(400, 4, 1), number=2)]

@@ -197,6 +197,19 @@ def test_a_budget_lowers_the_deliveries_to_sixteen_and_no_further():
     assert {one.deliveries - one.warmup for one in none_left.passes} == {16}
 
 
+def test_a_budget_shortens_an_in_order_control_and_says_what_that_leaves_open():
+    request = Request("t.py", controls=("in_order",))
+    free = plan_sweep(request, FACTS)
+    half = plan_sweep(request, FACTS, budget_s=free.expected_s / 2)
+    assert half.expected_s <= free.expected_s / 2
+    assert arms(half) == arms(free), "still in both directions"
+    assert 64 <= half.passes[0].deliveries - half.passes[0].warmup < 200
+    assert any("too few for whether the cadence lasts" in note for note in half.notes)
+    assert not any("of 64, to keep" in note or "instead of 64" in note for note in half.notes)
+    none_left = plan_sweep(request, FACTS, budget_s=1.0)
+    assert none_left.passes[0].deliveries - none_left.passes[0].warmup == 64
+
+
 def test_given_deliveries_are_kept_whatever_the_budget():
     request = Request("t.py", settings=("num_workers=2,4",), deliveries=50)
     plan = plan_sweep(request, FACTS, budget_s=1.0)

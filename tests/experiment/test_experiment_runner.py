@@ -217,6 +217,36 @@ def test_an_interrupt_keeps_what_finished_and_leaves_no_process(
     assert [one["status"] for one in document["passes"]] == ["done", "interrupted"]
 
 
+def run_cli(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "traceml_lite", *words]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=200)
+
+
+def test_a_sweep_of_which_no_pass_ends_well_is_no_success(script: Path, tmp_path: Path):
+    # torch itself refuses the option, in every pass, and not in the first look at the script as it is.
+    words = ("sweep", str(script), "-s", "timeout=-1,-2", "-n", "8", "--one-direction", "--out", "s")
+    done = run_cli(*words, "--", "--lr", "0.1", cwd=tmp_path)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert done.stdout.count("timeout option should be non-negative") == 2
+    assert "Traceback" not in done.stderr
+
+
+def test_a_module_is_swept_like_a_script(tmp_path: Path):
+    package = tmp_path / "training"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "loop.py").write_text(scripts.TRAIN)
+    words = ("sweep", "-m", "training.loop", "-s", "num_workers=0,2", "-n", "8", "--one-direction")
+    done = run_cli(*words, "--out", "s", "--", "--lr", "0.1", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    passes = json.loads((tmp_path / "s" / "sweep.json").read_text())["result"]["passes"]
+    assert [(one["condition"], one["status"]) for one in passes] == [
+        ("num_workers=0", "done"),
+        ("num_workers=2", "done"),
+    ]
+    assert passes[0]["indices_hash"] == passes[1]["indices_hash"] is not None
+
+
 def test_a_script_without_a_loader_is_refused_with_its_reason(tmp_path: Path):
     place = tmp_path / "empty.py"
     place.write_text(scripts.NO_LOADER)

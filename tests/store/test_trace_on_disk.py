@@ -220,6 +220,18 @@ def test_a_ring_gives_its_records_in_order_also_when_it_has_wrapped(tmp_path: Pa
     ring.unlink()
 
 
+def test_bookkeeping_that_lost_the_cpu_counts_as_long_as_the_time_before_and_never_as_nothing(
+    tmp_path: Path,
+) -> None:
+    ring = Ring(str(tmp_path / "r"), 4, iterator=1, worker=2)
+    ring.commit(5_000_000)
+    assert ring.own_ns == 100_000, "the first is counted as the most that is no loss of the CPU"
+    ring.commit(12_000)
+    ring.commit(5_000_000)
+    assert ring.own_ns == 100_000 + 2 * 12_000
+    ring.unlink()
+
+
 def test_spans_of_a_ring_never_reach_beyond_it() -> None:
     for committed in range(40):
         for since in range(committed + 1):

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import click
 
 from traceml_lite._errors import UsageError
+from traceml_lite.consumers.parse import parse_duration_ns
 from traceml_lite.experiment import sweep
 from traceml_lite.experiment.control import control_named
 from traceml_lite.experiment.plan import Request
@@ -23,7 +24,6 @@ from traceml_lite.experiment.settings import parse_settings
 from traceml_lite.report import sweep as report
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
-_UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "": 1.0}
 
 _OPTIONS = (
     click.argument("target"),
@@ -57,11 +57,8 @@ def parse_duration_s(text: str | None, whose: str) -> float | None:
     """
     if text is None:
         return None
-    found = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*([a-z]*)", text.strip())
-    seconds = float(found[1]) * _UNITS.get(found[2], 0.0) if found else 0.0
-    if seconds <= 0:
-        raise UsageError(f"{whose} {text}: expected a time above zero such as 90s, 10m or 1h")
-    return seconds
+    plain = re.fullmatch(r"[\d.]+", text.strip())
+    return parse_duration_ns(f"{text}s" if plain else text, where=whose) / 1e9
 
 
 def make_request(

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from traceml_lite._errors import UsageError
+from traceml_lite.consumers.parse import parse_duration_ns
 
 if TYPE_CHECKING:
     from traceml_lite.records.run import Run
 
-_UNITS_NS = {"us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 _SIZES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
@@ -28,7 +28,7 @@ else:
 
 
 class Duration(_IntParam):
-    """``5s``, ``20ms``, ``300us`` to nanoseconds."""
+    """``5s``, ``20ms``, ``300us`` to nanoseconds; above zero."""
 
     name = "duration"
 
@@ -36,10 +36,10 @@ class Duration(_IntParam):
         """See the class."""
         if isinstance(value, int):
             return value
-        match = re.fullmatch(r"(\d+(?:\.\d+)?)(us|ms|s)", str(value).strip())
-        if not match:
-            self.fail(f"{value!r} is not a duration; write for example 5s, 20ms or 300us", param, ctx)
-        return round(float(match[1]) * _UNITS_NS[match[2]])
+        try:
+            return parse_duration_ns(str(value), where="duration")
+        except UsageError as error:
+            self.fail(str(error), param, ctx)
 
 
 class Size(_IntParam):

@@ -26,10 +26,12 @@ from traceml_lite.report.comparison import render_comparisons
 def command(a: Path, b: Path, stall_ns: int | None, allow_different: bool) -> None:
     """Is the wait different, is it the same, and what became of the cadence?
 
-    A and B are two traces or two sweeps; A is the reference. Runs of other data, batch size, machine or
-    versions are refused unless --allow-different, and then named.
+    A and B are two traces, two TraceML SQLite files or two sweeps; A is the reference. Runs of other data,
+    batch size, machine or versions are refused unless --allow-different, and then named.
     """
-    found = compare_paths(a, b, stall_ns=stall_ns, allow_different=allow_different)
+    from traceml_lite.api import load
+
+    found = compare_paths(a, b, stall_ns=stall_ns, allow_different=allow_different, load=load)
     lines = render_comparisons(
         found.arms, cpu_per_batch_ns=found.cpu_per_batch_ns, only_a=found.only_a, only_b=found.only_b
     )

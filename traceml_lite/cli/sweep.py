@@ -19,6 +19,7 @@ from traceml_lite.cli._experiment import (
 from traceml_lite.experiment import sweep as experiment
 from traceml_lite.experiment.control import CONTROLS
 from traceml_lite.experiment.runner import Limits
+from traceml_lite.records.sweep import PassStatus
 from traceml_lite.report import sweep as report
 
 _EXAMPLES = """Examples:
@@ -79,6 +80,7 @@ def command(
     for text in report.render_sweep(result):
         click.echo(text)
     click.echo(f"\nKept in {folder}; again with: traceml-lite show {folder}", err=True)
-    if result.refused:
-        return 1
-    return 124 if any(one.status.value == "timeout" for one in result.passes) else 0
+    statuses = {one.status for one in result.passes}
+    if PassStatus.TIMEOUT in statuses:
+        return 124
+    return 1 if result.refused or PassStatus.DONE not in statuses else 0

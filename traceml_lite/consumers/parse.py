@@ -20,8 +20,16 @@ REPLAY_BATCHES = 8
 
 FORMS = "none, paced:20ms, paced:5ms-15ms, busy:20ms, replay, replay:paced:20ms"
 
-_UNITS_NS = {"us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
-_DURATION = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(us|ms|s)")
+_MINUTE_NS = 60_000_000_000
+_UNITS_NS = {
+    "us": 1_000,
+    "ms": 1_000_000,
+    "s": 1_000_000_000,
+    "m": _MINUTE_NS,
+    "min": _MINUTE_NS,
+    "h": 60 * _MINUTE_NS,
+}
+_DURATION = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(us|ms|s|m|min|h)")
 _LATER = ("act", "act-compiled")
 
 
@@ -68,7 +76,7 @@ def parse_consumer(text: str) -> Consumer:
 
 
 def parse_duration_ns(text: str, *, where: str) -> int:
-    """A duration such as ``20ms``, ``1.5s`` or ``300us`` in nanoseconds.
+    """A duration such as ``20ms``, ``1.5s``, ``300us`` or ``10m`` in nanoseconds.
 
     Args:
         text: A number and a unit.
@@ -80,7 +88,9 @@ def parse_duration_ns(text: str, *, where: str) -> int:
     found = _DURATION.fullmatch(text.strip())
     duration_ns = round(float(found[1]) * _UNITS_NS[found[2]]) if found else 0
     if duration_ns <= 0:
-        raise UsageError(f"{where}: expected a duration above zero with a unit (us, ms, s), got {text!r}")
+        raise UsageError(
+            f"{where}: expected a duration above zero with a unit (us, ms, s, m, h), got {text!r}"
+        )
     return duration_ns
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,7 @@ from traceml_lite.records.sweep import (
     Overtaking,
     PassStatus,
 )
-from traceml_lite.stats.cadence import cadence_by_window, fit_period
+from traceml_lite.stats.cadence import WindowCadence, cadence_by_window, fit_period, tail_probability
 from traceml_lite.stats.tails import STALL_FLOOR_STEPS, mass_cut_ns
 
 # Of the waits that carry half of all waiting, half the smallest: of 15 % jitter the 90 % rule of single runs
@@ -37,6 +37,9 @@ CADENCE_P = 0.01
 # ... and more than half of the gaps are multiples of it, at one-sided 95 %: the 90 % interval lies above.
 CADENCE_SHARE = 0.5
 CADENCE_LEVEL = 0.90
+# A round may hold two stalls, as with four workers on two CPUs. Then the gaps say nothing, and a stall is
+# followed by another one round later: that share must use this much of the room above the share of stalls.
+AGAIN_ROOM = 0.25
 # Windows in rounds of num_workers: workers that start together lose their phase at a pace that these show.
 WINDOW_ROUNDS = (4, 16, 64, 256)
 # Steal above this share of the machine's CPU time stretches a fetch by as much.
@@ -198,16 +201,32 @@ def cadence_of(parts: Sequence[Stretch], period: int, threshold_ns: int, settled
         threshold_ns: Wait above which a delivery is a stall.
         settled: Deliveries at the start of each stretch that the verdict leaves out, because workers that
             began together were still in phase; the windows show them all the same.
+
+    Returns:
+        The verdict on all that is not left out, and under ``late`` that on the later half alone.
     """
-    multiples = gaps = stalls = 0
+    late = _cadence([part.wait_ns[max(settled, len(part) // 2) :] for part in parts], period, threshold_ns)
+    return replace(
+        _cadence([part.wait_ns[settled:] for part in parts], period, threshold_ns),
+        windows=_windows(parts, period, threshold_ns),
+        late=late,
+    )
+
+
+def _cadence(waits: Sequence[NDArray[np.int64]], period: int, threshold_ns: int) -> ArmCadence:
+    multiples = gaps = stalls = places = again = open_ended = 0
     p_values: list[float] = []
-    for part in parts:
-        mask = part.wait_ns[settled:] > threshold_ns
+    for wait_ns in waits:
+        mask = wait_ns > threshold_ns
         at = np.flatnonzero(mask)
         stalls += len(at)
         apart = np.diff(at)
         gaps += len(apart)
         multiples += int((apart % period == 0).sum())
+        places += len(mask)
+        followed = mask[period:][mask[:-period]]
+        open_ended += len(followed)
+        again += int(followed.sum())
         if len(mask) >= MIN_ROUNDS * period and len(at):
             p_values.append(fit_period(at, len(mask), period).p_value)
     p_value = fisher_pooled(p_values) if p_values else None
@@ -219,22 +238,43 @@ def cadence_of(parts: Sequence[Stretch], period: int, threshold_ns: int, settled
             verdict = "present"
         elif high < CADENCE_SHARE:
             verdict = "absent"
-    return ArmCadence(period, verdict, share, p_value, stalls, gaps, _windows(parts, period, threshold_ns))
+    found = ArmCadence(period, verdict, share, p_value, stalls, gaps)
+    if not open_ended or verdict == "present":
+        return found
+    low, high = clopper_pearson(again, open_ended)
+    again_p = tail_probability(again, open_ended, stalls, places)
+    needed = max(CADENCE_SHARE, (chance := stalls / places) + AGAIN_ROOM * (1 - chance))
+    recurs = low > needed and again_p < CADENCE_P
+    return replace(
+        found,
+        verdict="present" if recurs else "undecided" if high > needed and again_p < CADENCE_P else verdict,
+        again=Estimate(again / open_ended, low, high, CADENCE_LEVEL, open_ended, "Clopper-Pearson"),
+        again_p=again_p,
+        by_again=recurs,
+    )
 
 
 def _windows(parts: Sequence[Stretch], period: int, threshold_ns: int) -> tuple[CadenceWindow, ...]:
     """The windows of all stretches, those over the same deliveries put together."""
-    found: dict[tuple[int, int], list[tuple[int, float, float]]] = {}
+    found: dict[tuple[int, int], list[WindowCadence]] = {}
     for part in parts:
         at = np.flatnonzero(part.wait_ns > threshold_ns)
         for w in cadence_by_window(at, len(part), period, WINDOW_ROUNDS):
-            found.setdefault((w.start, w.stop), []).append((w.gaps, w.gap_share, w.p_value))
+            found.setdefault((w.start, w.stop), []).append(w)
     windows = []
     for (start, stop), seen in sorted(found.items()):
-        gaps = sum(g for g, _, _ in seen)
-        equal = sum(g * share for g, share, _ in seen if g)
-        p_value = fisher_pooled([p for _, _, p in seen])
-        windows.append(CadenceWindow(start, stop, gaps, equal / gaps if gaps else None, p_value))
+        gaps, open_ended = sum(w.gaps for w in seen), sum(w.open_ended for w in seen)
+        equal = sum(w.gaps * w.gap_share for w in seen if w.gaps)
+        windows.append(
+            CadenceWindow(
+                start,
+                stop,
+                gaps,
+                equal / gaps if gaps else None,
+                fisher_pooled([w.p_value for w in seen]),
+                sum(w.again for w in seen) / open_ended if open_ended else None,
+            )
+        )
     return tuple(windows)
 
 
@@ -271,7 +311,8 @@ def spread_over_passes(values: Sequence[float], level: float = 0.95) -> Estimate
     if n < 2:
         return Estimate(mean, n=n, method="one pass: no valid interval")
     half = float(stats.t.ppf((1 + level) / 2, n - 1) * np.std(values, ddof=1) / math.sqrt(n))
-    return Estimate(mean, mean - half, mean + half, level, n, "t interval over passes")
+    # With two passes the interval is wide; what it is taken of is not negative.
+    return Estimate(mean, max(0.0, mean - half), mean + half, level, n, "t interval over passes")
 
 
 def summarise_arm(

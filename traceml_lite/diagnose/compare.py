@@ -392,6 +392,16 @@ def _claim(
             shortest,
             needed,
         )
+    late = b.cadence.late
+    if key == "survived" and late is not None and late.verdict != "present":
+        # What is there over all may be what is left of the phase that the workers began with.
+        name = _called(a.name, b.name)[1]
+        key = "gone" if late.verdict == "absent" else "undecided"
+        word = "is gone from there on" if key == "gone" else "cannot be told from chance there"
+        statement = (
+            f"{statement[:-1]}, but not to the end: in the later half of {name} it {word} "
+            f"({_cadence_words(late)})."
+        )
     return CadenceClaim(key, f"{statement} Variation of the fetch time {variation}.", shortest, needed)
 
 
@@ -416,6 +426,13 @@ def _would_claim(a: ArmSummary, b: ArmSummary, before: ArmCadence, after: ArmCad
 
 
 def _cadence_words(cadence: ArmCadence) -> str:
+    if cadence.by_again and cadence.again is not None and cadence.again_p is not None:
+        again = cadence.again
+        return (
+            f"{percent(again.value)} of {counted(again.n or 0, 'stall')} have another one {cadence.period} "
+            f"later [{percent(again.low or 0.0)}, {percent(again.high or 0.0)}], "
+            f"p = {_p_words(cadence.again_p)}"
+        )
     if cadence.multiples is None:
         return f"{counted(cadence.stalls, 'stall')}, no gaps"
     share = cadence.multiples

@@ -177,7 +177,11 @@ def _gap_statement(found: GapLaws, medians: Mapping[int, float]) -> str:
         return f"Stalls follow no law that num_workers would show: {found.reason or evidence}."
     sure = f"BIC better by {found.delta_bic:.0f} than the next law"
     if found.key == "proportional":
-        return f"Stalls recur every num_workers batches ({evidence}; {sure})."
+        between = [str(w) for w, gap in medians.items() if gap % w]
+        apart = (
+            f" At num_workers={listed(between)} workers out of step add stalls in between." if between else ""
+        )
+        return f"Stalls recur every num_workers batches ({evidence}; {sure}).{apart}"
     if found.key == "multiple":
         caveat = f"; {found.reason}" if found.reason else ""
         every = f"{fit.parameter:.0f} times num_workers"

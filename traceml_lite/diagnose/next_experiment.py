@@ -122,6 +122,8 @@ _PAIRS: dict[frozenset[str], str] = {
     frozenset({"slow_worker", "saturated_pool"}): "slow_worker",
     frozenset({"data_period", "worker_period"}): "worker_period",
     frozenset({"data_period", "clock_period"}): "clock_period",
+    # Three stalls are too few for either; more of them tell.
+    frozenset({"data_period", "slow_sample"}): "longer",
 }
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from traceml_lite import store
 from traceml_lite._errors import ComparisonError, TraceFormatError, TracemlLiteError
+from traceml_lite.diagnose.arms import disturbances
 from traceml_lite.diagnose.compare import compare_arms
 from traceml_lite.diagnose.laws import sweep_laws
 from traceml_lite.experiment.evidence import answer_control
@@ -96,6 +97,7 @@ def analyse(folder: SweepFolder, *, allow_different: bool = False, why_incomplet
         why_incomplete=why_incomplete,
         refused=refused,
         planned=len(plan.passes),
+        disturbed=disturbances([one.measured for one in ended]),
     )
 
 

@@ -5,6 +5,7 @@ Reads both and calls ``diagnose.compare``; unlike ones are refused there unless 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -40,7 +41,12 @@ class Comparison:
 
 
 def compare_paths(
-    a: Path, b: Path, *, stall_ns: int | None = None, allow_different: bool = False
+    a: Path,
+    b: Path,
+    *,
+    stall_ns: int | None = None,
+    allow_different: bool = False,
+    load: Callable[[Path], Run] = store.load,
 ) -> Comparison:
     """Compare what stands in two places.
 
@@ -49,6 +55,7 @@ def compare_paths(
         b: Another of the same kind.
         stall_ns: A wait from here on is a stall, nanoseconds; None takes it from A.
         allow_different: Compare unlike runs too, and name the differences.
+        load: Reads a trace; by default ours only.
 
     Raises:
         UsageError: One is a trace and the other a sweep, or they are one and the same.
@@ -57,13 +64,13 @@ def compare_paths(
     """
     if a.resolve() == b.resolve():
         raise UsageError(f"{a} and {b} are the same; expected two traces or two sweeps")
-    kinds = [_kind(place) for place in (a, b)]
+    kinds = [_kind(place, load) for place in (a, b)]
     if kinds[0] != kinds[1]:
         raise UsageError(f"{a} is a {kinds[0]} and {b} a {kinds[1]}; expected two of the same kind")
     try:
         if kinds[0] == "sweep":
             return _sweeps(a, b, stall_ns, allow_different)
-        return _traces(a, b, stall_ns, allow_different)
+        return _traces(a, b, stall_ns, allow_different, load)
     except UnlikeError as error:
         raise ComparisonError(
             f"the runs in {a} and {b} differ: {'; '.join(error.differences)}; to compare them all the same: "
@@ -71,23 +78,25 @@ def compare_paths(
         ) from error
 
 
-def _kind(place: Path) -> str:
+def _kind(place: Path, load: Callable[[Path], Run]) -> str:
     if is_sweep(place):
         return "sweep"
     if not store.is_trace(place):
         # Reading tells what is missing or damaged, in the words of every other command.
-        store.load(place)
+        load(place)
     return "trace"
 
 
-def _traces(a: Path, b: Path, stall_ns: int | None, allow_different: bool) -> Comparison:
-    one, other = _as_pass(a), _as_pass(b)
+def _traces(
+    a: Path, b: Path, stall_ns: int | None, allow_different: bool, load: Callable[[Path], Run]
+) -> Comparison:
+    one, other = _as_pass(a, load), _as_pass(b, load)
     arms = compare_arms([one], [other], stall_ns=stall_ns, allow_different=allow_different)
     return Comparison(str(a), str(b), (arms,), cpu_per_batch_ns=((_cpu_ns([one]), _cpu_ns([other])),))
 
 
-def _as_pass(place: Path) -> MeasuredPass:
-    run = store.load(place)
+def _as_pass(place: Path, load: Callable[[Path], Run]) -> MeasuredPass:
+    run = load(place)
     config = run.main.config
     # As in a sweep: what is queued before the first ask is not part of the steady state.
     warmup = (config.num_workers or 0) * (config.prefetch_factor or 2)

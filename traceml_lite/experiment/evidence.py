@@ -75,7 +75,10 @@ def _in_order(base: Passes, changed: Passes, comparison: ArmComparison | None) -
             **numbers,
         )
     elif claim is None or claim.key == "no_cadence":
-        answer = _answer("undecided", "the ordered arm shows no cadence that could stay or go", **numbers)
+        if difference.equivalent and left >= FALLEN_AWAY:
+            answer = _stalls_stay(numbers, "There is no cadence of the workers that could stay or go")
+        else:
+            answer = _answer("undecided", "the ordered arm shows no cadence that could stay or go", **numbers)
     elif lock is not None and lock.lost and difference.equivalent:
         answer = _answer(
             "cadence_gone",
@@ -100,16 +103,22 @@ def _in_order(base: Passes, changed: Passes, comparison: ArmComparison | None) -
             **numbers,
         )
     elif difference.equivalent and left >= FALLEN_AWAY:
-        answer = _answer(
-            "stalls_stay",
-            f"without order the mean wait is the same (ratio {ratio:.3g}) and stalls are {left:.2g} as "
-            "frequent: no finished batch is held back, the pool as a whole is slower than the loop. Whether "
-            f"the cadence would last is another question: {claim.statement}",
-            **numbers,
+        answer = _stalls_stay(
+            numbers, f"Whether the cadence would last is another question: {claim.statement}"
         )
     else:
         answer = _answer("undecided", claim.statement, **numbers)
     return replace(answer, short=_short(base, changed))
+
+
+def _stalls_stay(numbers: dict[str, float], cadence: str) -> ControlAnswer:
+    return _answer(
+        "stalls_stay",
+        f"without order the mean wait is the same (ratio {numbers['wait_ratio']:.3g}) and stalls are "
+        f"{numbers['stall_ratio']:.2g} as frequent: no finished batch is held back, the pool as a whole is "
+        f"slower than the loop. {cadence}",
+        **numbers,
+    )
 
 
 def _stagger(base: Passes, changed: Passes, comparison: ArmComparison | None) -> ControlAnswer:

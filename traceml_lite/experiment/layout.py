@@ -14,6 +14,7 @@ from typing import Any
 from traceml_lite._errors import UsageError
 from traceml_lite.experiment.control import (
     CEILING_BATCHES,
+    IN_ORDER_MAX_DELIVERIES,
     Control,
     control_named,
     deliveries_needed,
@@ -36,6 +37,9 @@ from traceml_lite.probe.options import resolve_options
 DEFAULT_DELIVERIES = 64
 
 
+# A budget does not press an in_order control below this, in such steps: 16 rounds of four workers tell a mean
+# wait from another one.
+IN_ORDER_LEAST, IN_ORDER_STEP = 64, 8
 # A budget does not press a pass below this: a cadence of 4 needs 16 deliveries to be told from chance at 1 %.
 MIN_DELIVERIES = 16
 
@@ -67,7 +71,8 @@ def plan_sweep(request: Request, facts: Facts, *, budget_s: float | None = None)
     Args:
         request: What was asked for.
         facts: What the first pass told.
-        budget_s: Time for all passes together; lowers the deliveries per pass where those were not given.
+        budget_s: Time for all passes together; lowers the deliveries per pass where those were not given,
+            and then those of an in_order control, as far as that still answers whether order makes the wait.
 
     Returns:
         The passes in order, numbered from 1 (the first pass, as the target is, has number 0).
@@ -83,13 +88,21 @@ def plan_sweep(request: Request, facts: Facts, *, budget_s: float | None = None)
     conditions = _distinct(parse_settings(request.settings), facts, notes)
     if request.deliveries is not None:
         return _lay_out(request, facts, conditions, controls, request.deliveries, notes)
-    plan = _lay_out(request, facts, conditions, controls, DEFAULT_DELIVERIES, notes)
+    plan = _lay_out(request, facts, conditions, controls, DEFAULT_DELIVERIES, _Notes(list(notes.lines)))
     if budget_s is None or plan.expected_s <= budget_s:
         return plan
     for deliveries in range(DEFAULT_DELIVERIES - 1, MIN_DELIVERIES - 1, -1):
         shorter = _lay_out(request, facts, conditions, controls, deliveries, _Notes(list(notes.lines)))
         if shorter.expected_s <= budget_s:
             break
+    if shorter.expected_s > budget_s and any(control.name == "in_order" for control in controls):
+        for longest in range(IN_ORDER_MAX_DELIVERIES, IN_ORDER_LEAST - 1, -IN_ORDER_STEP):
+            added = _Notes(list(notes.lines))
+            shorter = _lay_out(request, facts, conditions, controls, deliveries, added, longest)
+            if shorter.expected_s <= budget_s:
+                break
+    if not any(one.block in (SWEEP_BLOCK, CONTROL_BLOCK) for one in shorter.passes):
+        return shorter  # a control of its own length has said what became of it
     text = f"{deliveries} deliveries per pass instead of {DEFAULT_DELIVERIES}, to keep within the budget"
     return replace(shorter, notes=(*shorter.notes, text))
 
@@ -153,6 +166,7 @@ def _lay_out(
     controls: Sequence[Control],
     deliveries: int,
     notes: _Notes,
+    longest: int | None = None,
 ) -> Plan:
     def arm(name: str, condition: Setting, wanted: int, **extra: Any) -> _Arm:
         workers = _workers(facts, condition)
@@ -173,7 +187,13 @@ def _lay_out(
         if control.own_block:
             workers = _workers(facts, base)
             need = deliveries_needed(control.name, workers, deliveries, facts.fetch_cv)
-            if need != deliveries:
+            if control.name == "in_order" and longest is not None and need > longest:
+                notes.add(
+                    f"in_order: {longest} deliveries per pass instead of {need}, to keep within the budget: "
+                    "enough for whether order makes the wait, too few for whether the cadence lasts"
+                )
+                need = longest
+            elif need != deliveries:
                 why = "fewer cannot decide" if need > deliveries else "later, order pulls it into phase again"
                 notes.add(f"{control.name}: {need} deliveries per pass instead of {deliveries}; {why}")
             plain = base.with_options(control.base_options)

@@ -172,6 +172,8 @@ class CadenceWindow:
     gap_share: float | None
     """Share of the gaps equal to the period; None without gaps."""
     p_value: float
+    again_share: float | None = None
+    """Share of the stalls with another one a period later; None without a stall that has a place for one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +190,16 @@ class ArmCadence:
     """Fisher's pooled p over the passes, against stalls placed at random; None without stalls."""
     stalls: int
     gaps: int
+    again: Estimate | None = None
+    """Share of stalls with another one exactly a period later, where there is a place for one (the same
+    interval). Sees a round with two stalls in it, whose gaps are no multiples of the period."""
+    again_p: float | None = None
+    """Chance of so many where stalls fall at random."""
+    by_again: bool = False
+    """Whether the verdict rests on ``again`` and not on the gaps."""
     windows: tuple[CadenceWindow, ...] = ()
+    late: ArmCadence | None = None
+    """The same of the later half of every stretch; None where this is such a half itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,3 +337,5 @@ class SweepResult:
     """Why arms are not compared (other indices); empty when they are."""
     planned: int = 0
     """Passes of the plan."""
+    disturbed: tuple[Disturbance, ...] = ()
+    """Passes, controls too, whose numbers are partly the host's, judged beside all others."""

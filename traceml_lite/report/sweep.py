@@ -67,7 +67,8 @@ def render_comparison(comparison: ArmComparison) -> list[str]:
         lines += f.labelled("cadence", comparison.cadence.statement, indent=_LABEL)
     for name, arm in (("A", comparison.a), ("B", comparison.b)):
         if arm.cadence is not None and arm.cadence.windows:
-            lines += f.labelled(f"windows {name}", _windows(arm.cadence), indent=_LABEL)
+            again = comparison.a.cadence is not None and comparison.a.cadence.by_again
+            lines += f.labelled(f"windows {name}", _windows(arm.cadence, again), indent=_LABEL)
     lines += _listed("differ", comparison.unlike)
     lines += _listed("notes", comparison.notes)
     return lines
@@ -256,8 +257,10 @@ def _stalls(arm: ArmSummary) -> str:
 def _cadence(arm: ArmSummary) -> str:
     if arm.cadence is None:
         return "-"
-    share = "" if arm.cadence.multiples is None else f", {f.percent(arm.cadence.multiples.value)} on it"
-    return f"{arm.cadence.verdict} at {arm.cadence.period}{share}"
+    found = arm.cadence
+    share = found.again if found.by_again else found.multiples
+    text = "" if share is None else f", {f.percent(share.value)} {'recur' if found.by_again else 'on it'}"
+    return f"{found.verdict} at {found.period}{text}"
 
 
 def _overtakings(arm: ArmSummary) -> str:
@@ -267,19 +270,27 @@ def _overtakings(arm: ArmSummary) -> str:
     return f"{one.passed}" + (f" (by up to {one.displacement_max})" if one.passed else "")
 
 
-def _windows(cadence: ArmCadence) -> str:
+def _windows(cadence: ArmCadence, again: bool) -> str:
     parts = []
     for window in cadence.windows:
-        share = "no gap" if window.gap_share is None else f"{f.percent(window.gap_share)} of {window.gaps}"
+        if again:
+            share = "no stall" if window.again_share is None else f.percent(window.again_share)
+        else:
+            share = (
+                "no gap" if window.gap_share is None else f"{f.percent(window.gap_share)} of {window.gaps}"
+            )
         parts.append(f"{window.start}-{window.stop - 1}: {share}")
-    return f"share of gaps equal to {cadence.period}, by delivery: " + "; ".join(parts)
+    what = f"stalls with another one {cadence.period} later" if again else f"gaps equal to {cadence.period}"
+    return f"share of {what}, by delivery: " + "; ".join(parts)
 
 
 def _all_disturbed(result: SweepResult) -> list[Disturbance]:
-    found = list(result.laws.disturbed) if result.laws is not None else []
-    for one in result.comparisons:
-        found += [item for item in one.disturbed if item not in found]
-    return found
+    found = {one.number: one for one in result.disturbed}
+    told = [result.laws.disturbed] if result.laws is not None else []
+    for items in (*told, *(one.disturbed for one in result.comparisons)):
+        for item in items:
+            found.setdefault(item.number, item)
+    return [found[number] for number in sorted(found)]
 
 
 def _disturbed(disturbed: Sequence[Disturbance]) -> list[str]:

@@ -79,6 +79,10 @@ class WindowCadence:
     """Largest share of the window's events on one phase; nan without events."""
     p_value: float
     """As in ``PeriodFit``, for this window and this one period; 1 without events."""
+    again: int
+    """Events with another one exactly a period later."""
+    open_ended: int
+    """Events with a place for one inside the window."""
 
 
 def tail_probability(hits: int, drawn: int, marked: int, total: int) -> float:
@@ -324,6 +328,8 @@ def cadence_by_window(
                 gap_share=gap_share(inside, period),
                 on_phase=fit.on_phase if fit else float("nan"),
                 p_value=fit.p_value if fit else 1.0,
+                again=int(np.isin(inside + period, inside).sum()),
+                open_ended=int((inside + period < stop).sum()),
             )
         )
     return tuple(windows)

@@ -421,7 +421,7 @@ def throughput_law(
     Returns:
         ``grows`` (in proportion, or with a power of num_workers: see ``exponent``), ``flat`` from a knee on,
         or ``falls`` beyond it; ``undecided`` with passes at only one number of workers, or where no shape is
-        better than those of another key by a BIC of 10.
+        better than those of another key by a BIC of 10. A fall that is not shown leaves ``flat``.
     """
     w, rate = np.asarray(workers, dtype=np.float64), np.asarray(batches_per_s, dtype=np.float64)
     if (w < 1).any() or not (rate > 0).all():
@@ -461,7 +461,11 @@ def throughput_law(
     for value, key, _ in options:
         scores[key] = min(value, scores.get(key, math.inf))
     best = min(options, key=lambda o: o[0])
-    rivals = [value for key, value in scores.items() if key != best[1]]
+    # A flat course is a fall of nothing: where the fall is not shown, flat is what is left, if the rest is.
+    if best[1] == "falls" and scores.get("flat", math.inf) - best[0] < DECISIVE_BIC:
+        best = min((o for o in options if o[1] == "flat"), key=lambda o: o[0])
+    nested = ("flat", "falls") if best[1] == "flat" else (best[1],)
+    rivals = [value for key, value in scores.items() if key not in nested]
     delta = min(rivals) - best[0] if rivals else 0.0
     key = best[1] if delta >= DECISIVE_BIC else "undecided"
     return ThroughputFit(key, best[2], slope, error, delta, scores)

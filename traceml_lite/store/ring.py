@@ -27,7 +27,7 @@ from traceml_lite.store.layout import (
 
 _pack_counts = RING_COUNTS.pack_into
 # Bookkeeping takes some 10 us. Where it took longer than this its thread had lost the CPU on the way, which
-# would have happened without it too; it is counted as long as the time before.
+# would have happened without it too; it is counted as long as the time before, the first one as this.
 PREEMPTED_NS = 100_000
 
 
@@ -51,7 +51,7 @@ class Ring:
         self.capacity = capacity
         self.committed = 0
         self.own_ns = 0
-        self._usual_ns = 0
+        self._usual_ns = PREEMPTED_NS
         size = RING_HEADER_SIZE + capacity * RECORD_SIZE
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         try:

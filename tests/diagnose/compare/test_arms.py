@@ -94,6 +94,24 @@ def test_three_gaps_are_too_few_to_say():
     assert found.verdict == "undecided"
 
 
+def test_two_stalls_in_every_round_are_a_cadence_though_no_gap_is_a_multiple():
+    found = cadence_of([stretch([100, 100, 0, 0] * 20)], 4, 50 * MS)
+    assert found.multiples.value == 0.0
+    assert (found.verdict, found.by_again, found.again.value) == ("present", True, 1.0)
+    assert [round(w.again_share, 2) for w in found.windows] == [1.0] * len(found.windows)
+    assert (found.late.verdict, found.late.by_again) == ("present", True)
+
+
+@pytest.mark.parametrize("rate", [0.25, 0.5, 0.7])
+def test_stalls_at_random_are_seldom_called_a_cadence(rate):
+    rng = np.random.default_rng(7)
+    called = 0
+    for _ in range(300):
+        waits = np.where(rng.random(200) < rate, 100.0, 0.0)
+        called += cadence_of([stretch(waits)], 4, 50 * MS).verdict == "present"
+    assert called <= 3
+
+
 @settings(deadline=None)
 @given(st.permutations(range(12)))
 def test_overtakings_are_counted_as_the_glossary_says(order):
@@ -102,6 +120,11 @@ def test_overtakings_are_counted_as_the_glossary_says(order):
     overtook = sum(any(later < rank for later in order[i + 1 :]) for i, rank in enumerate(order))
     assert (found.passed, found.overtook) == (passed, overtook)
     assert found.displacement_max == max(abs(rank - i) for i, rank in enumerate(order))
+
+
+def test_an_interval_of_waits_does_not_reach_below_zero():
+    found = spread_over_passes([1.0, 9.0])
+    assert (found.value, found.low) == (5.0, 0.0)
 
 
 def test_holes_in_the_ranks_are_no_displacement():

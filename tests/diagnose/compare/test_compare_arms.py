@@ -65,6 +65,30 @@ def test_the_cadence_is_reported_by_window():
     assert windows[-1].stop == 600 - 4, "the first round fills the pipe and is left out"
 
 
+def stalled_at(one, at):
+    """The pass with waits of 400 ms at the given deliveries and none elsewhere."""
+    waits = np.zeros(len(one.run.main.deliveries), dtype=np.int64)
+    waits[at] = 400 * MS
+    return with_columns(one, wait_ns=waits)
+
+
+def test_a_cadence_that_only_begins_the_unordered_arm_has_not_survived():
+    a, b = arms(n=600, cv=0.4)
+    rng = np.random.default_rng(1)
+    locked = np.arange(0, 600, 4)
+    lost = [np.concatenate([np.arange(0, 380, 4), 380 + np.flatnonzero(rng.random(220) < 0.1)]) for _ in b]
+    found = compare_arms(
+        [stalled_at(one, locked) for one in a],
+        [stalled_at(one, at) for one, at in zip(b, lost, strict=True)],
+    )
+    assert found.b.cadence.verdict == "present", "over all deliveries it is there"
+    assert found.b.cadence.late.verdict != "present"
+    assert found.cadence.key in ("undecided", "gone")
+    assert "in the later half" in found.cadence.statement
+    kept = compare_arms([stalled_at(one, locked) for one in a], [stalled_at(one, locked) for one in b])
+    assert kept.cadence.key == "survived"
+
+
 def test_without_fetch_times_survival_is_undecided_as_the_phase_memory_is_unknown():
     a, b = arms(n=600, cv=0.02)
     bare = [[with_columns(p, drop=("fetch_start_ns", "fetch_end_ns")) for p in arm] for arm in (a, b)]

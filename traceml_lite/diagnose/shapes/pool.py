@@ -46,6 +46,9 @@ OVERLOAD = 1.25
 AGREEMENT = 2.0
 # From so many waited batches on, their recurrence must be more than chance.
 ENOUGH_WAITED = 10
+# A busy pool and an overload have no p-value. In a run this short rare slow samples look like them now and
+# then: with less trust in each, one of them alone names a pool only where it is beyond doubt.
+SHORT_RUN, SHORT_TRUST = 32, 0.7
 # Ready batches in a row, in queue lengths: a full queue, and a part of what is made while it empties.
 LONGEST_CALM = 1.35
 # Share of the waiting that slow fetches must carry to be what the loop waits for.
@@ -126,7 +129,8 @@ def round_score(seen: Measures, level: float = ROUND_LEVEL) -> float:
     if seen.features.in_order is False or workers == 2:
         # Whoever is ready first is taken: with a busy pool every other batch at least is waited for.
         busy = above(seen.waited_share, 0.55, 1.2) * (1.0 if seen.features.in_order is False else 0.5)
-    return either(pinned_score(seen, level), busy, _overload(seen))
+    trust = SHORT_TRUST if seen.features.n < SHORT_RUN else 1.0
+    return either(pinned_score(seen, level), trust * busy, trust * _overload(seen))
 
 
 def off_phase(seen: Measures) -> float:

@@ -64,7 +64,15 @@ CALIBRATED_SCORES = (0.0, 0.5, 0.7, 0.9, 1.0)
 RIGHT_WITH_FETCHES = (0.0, 0.65, 0.85, 0.94, 0.985)
 RIGHT_WITH_WAITS = (0.0, 0.6, 0.78, 0.92, 0.975)
 # What is left for the first of several shapes that leave the same picture; from how common they are.
-FIRST_OF_ALIKE = {"slow_worker": 0.75, "data_period": 0.65, "worker_period": 0.6, "saturated_pool": 0.6}
+FIRST_OF_ALIKE = {
+    "slow_worker": 0.75,
+    "data_period": 0.65,
+    "worker_period": 0.6,
+    "saturated_pool": 0.6,
+    "slow_sample": 0.6,
+}
+# Fewer stalls than this cannot show that they are irregular: three have two gaps.
+FEW_SLOW = 4
 # Fetch times with the waits of an ordered pool of which this share stands off the phase are a pool's own.
 SURE_POOL_OFF_PHASE = 0.05
 
@@ -103,6 +111,9 @@ def _alike(key: str, seen: Measures) -> tuple[str, ...]:
             return ()
         other = "slow_worker" if key == "saturated_pool" else "saturated_pool"
         return (key, other, "data_period")
+    if key == "slow_sample" and seen.fetch is None and seen.wait.events.size < FEW_SLOW:
+        # Prefetch hides most slow ones from the waits, and so few may be the first of a period as well.
+        return (key, "data_period")
     if key == "slow_worker" and features.in_order is not False:
         # Ordered, a worker's batches are the ranks of one residue: it and the data cannot be told apart.
         return (key, "data_period")
