@@ -319,8 +319,9 @@ def _pairs_needed(effect: float, deviation: float) -> int | None:
 
 
 def _called(a: str, b: str) -> tuple[str, str]:
-    """How sentences call two arms: by their names, and by letters where those are one and the same."""
-    return (a, b) if a != b else ("A", "B")
+    """How sentences call two arms: by their names, and by letters where alike or paths of traces."""
+    paths = any("/" in name and "=" not in name for name in (a, b))
+    return ("A", "B") if a == b or paths else (a, b)
 
 
 def _change(ratio: float, a: str, b: str) -> str:
@@ -397,7 +398,7 @@ def _claim(
         # What is there over all may be what is left of the phase that the workers began with.
         name = _called(a.name, b.name)[1]
         key = "gone" if late.verdict == "absent" else "undecided"
-        word = "is gone from there on" if key == "gone" else "cannot be told from chance there"
+        word = "is gone" if key == "gone" else "is not shown"
         statement = (
             f"{statement[:-1]}, but not to the end: in the later half of {name} it {word} "
             f"({_cadence_words(late)})."

@@ -163,6 +163,13 @@ def test_arms_of_one_name_are_told_apart_by_letters():
     assert "100 % higher in B than in A" in found.statement
 
 
+def test_paths_of_traces_are_called_by_letters_and_a_setting_with_a_path_by_its_name():
+    found = compare_arms([fixed(0, 1000, "runs/before")], [fixed(1, 2000, "runs/after")]).difference
+    assert "100 % higher in B than in A" in found.statement
+    found = compare_arms([fixed(0, 1000, "env.D=/a")], [fixed(1, 2000, "env.D=/b")]).difference
+    assert "in env.D=/b than in env.D=/a" in found.statement
+
+
 def test_arms_that_do_not_separate_say_how_many_pairs_would():
     a = [fixed(0, 1000, "a"), fixed(2, 1400, "a"), fixed(4, 900, "a")]
     b = [fixed(1, 1300, "b"), fixed(3, 1300, "b"), fixed(5, 1250, "b")]
