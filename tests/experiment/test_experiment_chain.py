@@ -206,7 +206,7 @@ def test_fetches_that_are_cpu_time_with_fewer_workers_are_cpu_time(first, cost):
     told = replace(told, cpu_bound=cpu_bound(ON_TWO_CPUS, 2))
     verdict = chain.verdict_cost(told)
     assert verdict.key == "cpu"
-    assert "420 ms of 870 ms with 4 workers, which waits 450 ms for a CPU" in verdict.statement
+    assert "420 ms in one of 870 ms with 4 workers, which waits 450 ms for a CPU" in verdict.statement
     assert "4 workers on 2 CPUs" in verdict.statement
 
 
@@ -222,6 +222,18 @@ def test_two_costs_that_one_run_cannot_tell_apart_are_told_by_the_sweep(first):
 def test_another_cost_is_left_alone_by_it(first):
     told = known(first, "saturated_pool", cost="storage", law="proportional")
     assert chain.verdict_cost(replace(told, cpu_bound=cpu_bound(ON_TWO_CPUS, 2))).key == "storage"
+    either = Verdict("inconclusive", 0.5, "delivery or neighbours", ("delivery", "neighbours"))
+    told = replace(told, diagnosis=replace(told.diagnosis, cost=either))
+    assert chain.verdict_cost(replace(told, cpu_bound=cpu_bound(ON_TWO_CPUS, 2))).key == "inconclusive"
+
+
+def test_a_quota_of_less_than_one_cpu_is_no_zero_and_helper_threads_are_named():
+    helped = cpu_bound((parts(0, 600, 0, -150), parts(4, 600, 4000)), 0.5)
+    assert helped is not None
+    text = readings.cpu_words(helped)
+    assert "600 ms in a fetch of 450 ms with no workers" in text
+    assert "helper threads" in text
+    assert "4 workers on 0.5" in text
 
 
 @pytest.mark.parametrize(

@@ -108,8 +108,16 @@ def test_stalls_that_stay_answer_for_the_order_though_no_cadence_is_there():
     base = twice("ordered", scattered, fetch_ms=jitter)
     changed = twice("free", scattered, fetch_ms=jitter, in_order=False)
     answer = ask("in_order", base, changed)
-    assert answer.key == "stalls_stay"
+    assert answer.key == "wait_stays"
     assert "no cadence" in answer.statement
+
+
+def test_arms_that_do_not_wait_answer_nothing_about_the_order():
+    base = twice("ordered", lambda seed: np.full(240, 0.01), fetch_ms=1)
+    changed = twice("free", lambda seed: np.full(240, 0.01), fetch_ms=1, in_order=False)
+    answer = ask("in_order", base, changed)
+    assert answer.key == "undecided"
+    assert "nan" not in answer.statement
 
 
 def test_a_lock_that_one_pass_kept_is_not_called_lost():

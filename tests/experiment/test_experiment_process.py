@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from traceml_lite.experiment import process
 from traceml_lite.experiment.process import run_child, session_members
 
 # As in a real child, the signal that asks for its stack does not end it.
@@ -106,6 +107,24 @@ def test_control_c_while_the_child_is_being_started_leaves_no_child(tmp_path: Pa
         run(tmp_path, "import time; time.sleep(60)")
     assert session_members(started[0]) == []
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_second_control_c_waits_until_nobody_is_left(tmp_path: Path, monkeypatch):
+    sessions = []
+    kill = process.kill_session
+
+    def interrupted(session: int) -> int:
+        signal.raise_signal(signal.SIGINT)
+        return kill(session)
+
+    def interrupt(session: int, now_s: float) -> None:
+        sessions.append(session)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(process, "kill_session", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, FORKS + "time.sleep(60)", tick=interrupt)
+    assert session_members(sessions[0]) == []
 
 
 def test_a_child_can_be_run_beside_the_main_thread(tmp_path: Path):

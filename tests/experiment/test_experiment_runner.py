@@ -193,8 +193,8 @@ def test_the_difference_is_named_where_it_is_allowed(mixed):
 
 @pytest.mark.parametrize(
     ("number", "code"),
-    [(signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM)],
-    ids=["control_c", "sigterm"],
+    [(signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM), (signal.SIGHUP, -signal.SIGHUP)],
+    ids=["control_c", "sigterm", "sighup"],
 )
 def test_an_interrupt_keeps_what_finished_and_leaves_no_process(
     script: Path, tmp_path: Path, number: int, code: int

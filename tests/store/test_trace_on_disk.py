@@ -15,8 +15,18 @@ from torch.utils.data import DataLoader
 
 import traceml_lite as tl
 from traceml_lite._errors import TraceFormatError
-from traceml_lite.store import write_bundle
-from traceml_lite.store.layout import DELIVERIES, EVENTS, FETCHES, MANIFEST, ring_slots
+from traceml_lite.records.run import FETCH_DONE, FETCH_STARTED, MISSING
+from traceml_lite.store import read, write_bundle
+from traceml_lite.store.layout import (
+    DELIVERIES,
+    EVENTS,
+    FETCH,
+    FETCH_START_STRUCT,
+    FETCH_STRUCT,
+    FETCHES,
+    MANIFEST,
+    ring_slots,
+)
 from traceml_lite.store.ring import Ring, RingReader
 
 
@@ -229,6 +239,23 @@ def test_bookkeeping_that_lost_the_cpu_counts_as_long_as_the_time_before_and_nev
     ring.commit(12_000)
     ring.commit(5_000_000)
     assert ring.own_ns == 100_000 + 2 * 12_000
+    ring.unlink()
+
+
+def test_a_start_mark_in_a_used_slot_has_nothing_of_the_record_that_was_there(tmp_path: Path) -> None:
+    ring = Ring(str(tmp_path / "r"), 2, iterator=1, worker=3)
+    for k in range(2):
+        values = [1, 0, 77, 3, FETCH_DONE, k, *range(10, 15), *range(15, 19), *range(19, 22), 22, 23, 0, 0]
+        FETCH_STRUCT.pack_into(ring.memory, ring.offset(k), *values)
+        ring.commit(1)
+    FETCH_START_STRUCT.pack_into(ring.memory, ring.offset(2), 1, 0, 77, 3, FETCH_STARTED, 2, 99)
+    (tmp_path / "copy").write_bytes((tmp_path / "r").read_bytes())
+    _, records, mark = read._ring((tmp_path / "copy").read_bytes())
+    assert np.frombuffer(records, dtype=FETCH)["rchar"].tolist() == [20, 20]
+    row = np.frombuffer(mark, dtype=FETCH)[0]
+    assert (row["worker"], row["pid"], row["k"], row["fetch_start_ns"]) == (3, 77, 2, 99)
+    behind = [name for name in FETCH.names if FETCH.fields[name][1] >= FETCH_START_STRUCT.size]
+    assert {int(row[name]) for name in behind} == {MISSING}
     ring.unlink()
 
 

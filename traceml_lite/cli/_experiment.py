@@ -6,8 +6,9 @@ import os
 import re
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, TypeVar
@@ -105,33 +106,45 @@ def make_request(
     return request
 
 
-class _Terminated(KeyboardInterrupt):
-    """SIGTERM, on the way that Ctrl-C takes."""
+class _Ended(KeyboardInterrupt):
+    """A signal that ends this process, on the way that Ctrl-C takes."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
 
 
 @contextmanager
-def sigterm_as_control_c() -> Iterator[None]:
-    """SIGTERM ends the running pass and keeps what finished, as Ctrl-C does, and then ends this process.
+def ended_like_control_c() -> Iterator[None]:
+    """SIGTERM and SIGHUP end the running pass and keep what finished, as Ctrl-C does, and then this process.
 
-    A handler that stands already, as of a framework that calls this command, is left alone.
+    A pass runs in a session of its own and would go on alone. A handler that stands already, as of a
+    framework that calls this command, and nohup's are left alone.
     """
-    if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-        yield
-        return
 
     def handle(number: int, frame: FrameType | None) -> None:
-        raise _Terminated
+        raise _Ended(number)
 
-    signal.signal(signal.SIGTERM, handle)
+    ours = [
+        number
+        for number in (signal.SIGTERM, signal.SIGHUP)
+        if threading.current_thread() is threading.main_thread()
+        and signal.getsignal(number) is signal.SIG_DFL
+    ]
+    for number in ours:
+        signal.signal(number, handle)
     try:
         yield
-    except _Terminated:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        click.echo("ended by SIGTERM; the same command goes on from here", err=True)
-        os.kill(os.getpid(), signal.SIGTERM)
+    except _Ended as end:
+        name = signal.Signals(end.number).name
+        signal.signal(end.number, signal.SIG_DFL)
+        with suppress(OSError):  # the terminal may be what has gone
+            click.echo(f"ended by {name}; the same command goes on from here", err=True)
+        os.kill(os.getpid(), end.number)
         raise
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for number in ours:
+            signal.signal(number, signal.SIG_DFL)
 
 
 class ProgressLine:

@@ -9,10 +9,10 @@ import click
 
 from traceml_lite.cli._experiment import (
     ProgressLine,
+    ended_like_control_c,
     experiment_options,
     make_request,
     parse_duration_s,
-    sigterm_as_control_c,
 )
 from traceml_lite.experiment import investigate, sweep
 from traceml_lite.experiment.atomic import write_text
@@ -35,7 +35,7 @@ def command(target: str, out: str | None, budget: str | None, timeout: str | Non
     request = make_request(target, **asked)
     default = Path("investigations") / sweep.default_folder(request).name
     folder = Path(out) if out else default
-    with sigterm_as_control_c(), ProgressLine() as line:
+    with ended_like_control_c(), ProgressLine() as line:
         result = investigate.investigate(
             request,
             folder,

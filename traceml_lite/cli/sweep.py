@@ -11,10 +11,10 @@ import click
 from traceml_lite._errors import UsageError
 from traceml_lite.cli._experiment import (
     ProgressLine,
+    ended_like_control_c,
     experiment_options,
     make_request,
     parse_duration_s,
-    sigterm_as_control_c,
 )
 from traceml_lite.experiment import sweep as experiment
 from traceml_lite.experiment.control import CONTROLS
@@ -73,7 +73,7 @@ def command(
     request = make_request(target, **asked)
     folder = Path(out) if out else experiment.default_folder(request)
     limits = Limits(parse_duration_s(budget, "--budget"), parse_duration_s(timeout, "--timeout"))
-    with sigterm_as_control_c(), ProgressLine() as line:
+    with ended_like_control_c(), ProgressLine() as line:
         result = experiment.run_sweep(
             request, folder, limits, say=line.say, progress=line.show, allow_different=allow_different
         )

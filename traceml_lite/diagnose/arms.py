@@ -244,14 +244,17 @@ def _cadence(waits: Sequence[NDArray[np.int64]], period: int, threshold_ns: int)
     low, high = clopper_pearson(again, open_ended)
     again_p = tail_probability(again, open_ended, stalls, places)
     needed = max(CADENCE_SHARE, (chance := stalls / places) + AGAIN_ROOM * (1 - chance))
-    recurs = low > needed and again_p < CADENCE_P
-    return replace(
+    found = replace(
         found,
-        verdict="present" if recurs else "undecided" if high > needed and again_p < CADENCE_P else verdict,
         again=Estimate(again / open_ended, low, high, CADENCE_LEVEL, open_ended, "Clopper-Pearson"),
         again_p=again_p,
-        by_again=recurs,
     )
+    # A stretch of slow deliveries has stalls everywhere, a period later too: only the phase tells it apart.
+    on_phase = p_value is not None and p_value < CADENCE_P
+    if not (on_phase and again_p < CADENCE_P and high > needed):
+        return found
+    told = "present" if low > needed else "undecided"
+    return replace(found, verdict=told, by_again=told != verdict)
 
 
 def _windows(parts: Sequence[Stretch], period: int, threshold_ns: int) -> tuple[CadenceWindow, ...]:

@@ -256,7 +256,11 @@ def _difference(a: Sequence[MeasuredPass], b: Sequence[MeasuredPass], margin: fl
     mean = float(logs.mean())
     if pairs < 2:
         first, second = (next(p for p in arm if stretches(p)) for arm in (a, b))
-        common = math.log(max(_mean_wait(second, RARE_SHARE), 1e3) / max(_mean_wait(first, RARE_SHARE), 1e3))
+        # Waits that are nothing beside a step are the price of a queue get, and the host's.
+        floor_ns = max(1e3, NO_WAIT_SHARE * max(_median_step_ns(first), _median_step_ns(second)))
+        common = math.log(
+            max(_mean_wait(second, RARE_SHARE), floor_ns) / max(_mean_wait(first, RARE_SHARE), floor_ns)
+        )
         return _of_one_pair(mean, common, names, margin)
     error = float(logs.std(ddof=1)) / math.sqrt(pairs)
     if error == 0:
@@ -307,6 +311,13 @@ def _mean_wait(one: MeasuredPass, without: float = 0.0) -> float:
     return float(waits[: max(1, len(waits) - math.ceil(without * len(waits)))].mean())
 
 
+def _median_step_ns(one: MeasuredPass) -> float:
+    """Median step; 0 where none was measured."""
+    steps = [part.step_ns[part.step_ns >= 0] for part in stretches(one) if part.step_ns is not None]
+    known = np.concatenate(steps) if steps else np.zeros(0)
+    return float(np.median(known)) if known.size else 0.0
+
+
 def _pairs_needed(effect: float, deviation: float) -> int | None:
     """Pairs that show an effect of this size with 80 % probability; None beyond what anyone would run."""
     if effect <= 0:
@@ -319,8 +330,9 @@ def _pairs_needed(effect: float, deviation: float) -> int | None:
 
 
 def _called(a: str, b: str) -> tuple[str, str]:
-    """How sentences call two arms: by their names, and by letters where those are one and the same."""
-    return (a, b) if a != b else ("A", "B")
+    """How sentences call two arms: by their names, and by letters where alike or paths of traces."""
+    paths = any("/" in name and "=" not in name for name in (a, b))
+    return ("A", "B") if a == b or paths else (a, b)
 
 
 def _change(ratio: float, a: str, b: str) -> str:
@@ -395,13 +407,15 @@ def _claim(
     late = b.cadence.late
     if key == "survived" and late is not None and late.verdict != "present":
         # What is there over all may be what is left of the phase that the workers began with.
-        name = _called(a.name, b.name)[1]
         key = "gone" if late.verdict == "absent" else "undecided"
-        word = "is gone from there on" if key == "gone" else "cannot be told from chance there"
-        statement = (
-            f"{statement[:-1]}, but not to the end: in the later half of {name} it {word} "
-            f"({_cadence_words(late)})."
+        over_all = f"{_called(a.name, b.name)[1]} over all: {_cadence_words(b.cadence)}"
+        later = f"its later half: {_cadence_words(late)}"
+        what = (
+            f"The cadence of {b.cadence.period} is there at first and then goes"
+            if key == "gone"
+            else f"Whether the cadence of {b.cadence.period} survives to the end is undecided"
         )
+        statement = f"{what} ({over_all}; {later})."
     return CadenceClaim(key, f"{statement} Variation of the fetch time {variation}.", shortest, needed)
 
 

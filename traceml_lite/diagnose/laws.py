@@ -177,7 +177,7 @@ def _gap_statement(found: GapLaws, medians: Mapping[int, float]) -> str:
         return f"Stalls follow no law that num_workers would show: {found.reason or evidence}."
     sure = f"BIC better by {found.delta_bic:.0f} than the next law"
     if found.key == "proportional":
-        between = [str(w) for w, gap in medians.items() if gap % w]
+        between = [str(w) for w, gap in medians.items() if gap < w]
         apart = (
             f" At num_workers={listed(between)} workers out of step add stalls in between." if between else ""
         )

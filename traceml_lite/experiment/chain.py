@@ -182,8 +182,9 @@ def verdict_cost(known: Known) -> Verdict:
     workers show it.
     """
     cost = known.diagnosis.cost
-    if known.cpu_bound is not None and (cost.key in CROWDED or CROWDED & set(cost.candidates)):
-        return Verdict("cpu", max(SURE, cost.confidence), cpu_words(known.cpu_bound, known.cpus))
+    open_costs = {cost.key, *cost.candidates} - {"inconclusive"}
+    if known.cpu_bound is not None and open_costs and open_costs <= CROWDED:
+        return Verdict("cpu", max(SURE, cost.confidence), cpu_words(known.cpu_bound))
     ceiling = known.answers.get("ceiling")
     if ceiling is not None and cost.key in (*STEP_COSTS, "inconclusive"):
         if ceiling.numbers.get("step_ratio", 0.0) >= STARVED_RATIO:
@@ -223,6 +224,9 @@ def confirmed_by(known: Known) -> list[str]:
     for name, answer in known.answers.items():
         if key in expected.get((name, answer.key), ()):
             found.append(f"the {name} control")
+        elif (name, answer.key, key) == ("in_order", "wait_stays", "saturated_pool") and found:
+            # With the law of the gap it leaves the pool: one slow worker's wait would not stay.
+            found.append("the in_order control")
     return found
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from traceml_lite.diagnose.compare import compare_arms
+from traceml_lite.diagnose.compare import MIN_CLAIM_DELIVERIES, compare_arms
 from traceml_lite.experiment.control import CEILING_BATCHES, CONTROLS
 from traceml_lite.experiment.phase import Passes, fetches_alike, phase_lock, slow_fetches
 from traceml_lite.records.run import Table
@@ -75,11 +75,17 @@ def _in_order(base: Passes, changed: Passes, comparison: ArmComparison | None) -
             **numbers,
         )
     elif claim is None or claim.key == "no_cadence":
-        if difference.equivalent and left >= FALLEN_AWAY:
-            answer = _stalls_stay(numbers, "There is no cadence of the workers that could stay or go")
+        if difference.equivalent and np.isfinite(ratio) and left >= FALLEN_AWAY:
+            answer = _answer(
+                "wait_stays",
+                f"without order the mean wait is the same (ratio {ratio:.3g}) and stalls are {left:.2g} as "
+                "frequent: no finished batch is held back, so order does not make the wait. The ordered arm "
+                "shows no cadence that could stay or go",
+                **numbers,
+            )
         else:
             answer = _answer("undecided", "the ordered arm shows no cadence that could stay or go", **numbers)
-    elif lock is not None and lock.lost and difference.equivalent:
+    elif lock is not None and lock.lost and difference.equivalent and long >= MIN_CLAIM_DELIVERIES:
         answer = _answer(
             "cadence_gone",
             f"over {long} deliveries the pool loses its phase without order: {lock.words}. The mean wait is "
@@ -103,22 +109,16 @@ def _in_order(base: Passes, changed: Passes, comparison: ArmComparison | None) -
             **numbers,
         )
     elif difference.equivalent and left >= FALLEN_AWAY:
-        answer = _stalls_stay(
-            numbers, f"Whether the cadence would last is another question: {claim.statement}"
+        answer = _answer(
+            "stalls_stay",
+            f"without order the mean wait is the same (ratio {ratio:.3g}) and stalls are {left:.2g} as "
+            "frequent: no finished batch is held back, the pool as a whole is slower than the loop. Whether "
+            f"the cadence would last is another question: {claim.statement}",
+            **numbers,
         )
     else:
         answer = _answer("undecided", claim.statement, **numbers)
     return replace(answer, short=_short(base, changed))
-
-
-def _stalls_stay(numbers: dict[str, float], cadence: str) -> ControlAnswer:
-    return _answer(
-        "stalls_stay",
-        f"without order the mean wait is the same (ratio {numbers['wait_ratio']:.3g}) and stalls are "
-        f"{numbers['stall_ratio']:.2g} as frequent: no finished batch is held back, the pool as a whole is "
-        f"slower than the loop. {cadence}",
-        **numbers,
-    )
 
 
 def _stagger(base: Passes, changed: Passes, comparison: ArmComparison | None) -> ControlAnswer:

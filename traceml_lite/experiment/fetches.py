@@ -48,6 +48,8 @@ class CpuBound:
     """With no more workers than CPUs."""
     crowded: tuple[FetchParts, ...]
     """With more."""
+    cpus: float
+    """CPUs that they could use."""
 
 
 def read_parts(
@@ -85,7 +87,7 @@ def _steady(trace: LoaderTrace) -> np.ndarray:
     return np.stack([(end - start)[known], cpu[known], queue[known]], axis=1).astype(np.float64)
 
 
-def cpu_bound(parts: Sequence[FetchParts], cpus: int) -> CpuBound | None:
+def cpu_bound(parts: Sequence[FetchParts], cpus: float) -> CpuBound | None:
     """Whether a fetch is the same CPU time at every number of workers, and only the wait for a CPU grows.
 
     None where the passes do not show it: no pass with a CPU for every worker, none with more, fetches that
@@ -93,7 +95,7 @@ def cpu_bound(parts: Sequence[FetchParts], cpus: int) -> CpuBound | None:
 
     Args:
         parts: Of each number of workers.
-        cpus: That the loader may run on.
+        cpus: That the loader may use; a quota may leave less than one.
     """
     alone = tuple(one for one in parts if one.workers <= cpus)
     crowded = tuple(one for one in parts if one.workers > cpus)
@@ -111,4 +113,4 @@ def cpu_bound(parts: Sequence[FetchParts], cpus: int) -> CpuBound | None:
         for one in crowded
     ):
         return None
-    return CpuBound(alone, crowded)
+    return CpuBound(alone, crowded, cpus)

@@ -139,7 +139,7 @@ def _first(walk: _Walk) -> tuple[chain.Known, Facts, Run]:
         summary=summary,
         diagnosis=diagnosis,
         workers=facts.workers,
-        cpus=int(facts.cpus),
+        cpus=max(1, int(facts.cpus)),
         iterable=facts.iterable,
     )
     return known, facts, run
@@ -196,7 +196,7 @@ def _try(walk: _Walk, known: chain.Known, facts: Facts, proposal: chain.Proposal
         )
     )
     if proposal.name == "workers" and known.cpu_bound is not None:
-        reading = readings.read_fetches(known.cpu_bound, known.cpus)
+        reading = readings.read_fetches(known.cpu_bound)
         walk.add(
             Step(
                 question=reading.question,
@@ -213,10 +213,12 @@ def _try(walk: _Walk, known: chain.Known, facts: Facts, proposal: chain.Proposal
 def _cpu_bound(
     walk: _Walk, known: chain.Known, facts: Facts, name: str, result: SweepResult
 ) -> CpuBound | None:
+    """None also where the target itself has a CPU for every worker: then its delay is not theirs."""
     place = SweepFolder(walk.folder / name)
     stored = place.read_plan()
-    assert stored is not None
-    return cpu_bound(read_parts(place, stored[2], result.passes, facts), known.cpus)
+    if stored is None or known.workers <= facts.cpus:
+        return None
+    return cpu_bound(read_parts(place, stored[2], result.passes, facts), facts.cpus)
 
 
 def _nothing(

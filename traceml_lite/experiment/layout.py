@@ -37,9 +37,9 @@ from traceml_lite.probe.options import resolve_options
 DEFAULT_DELIVERIES = 64
 
 
-# A budget does not press an in_order control below this, in such steps: 16 rounds of four workers tell a mean
-# wait from another one.
-IN_ORDER_LEAST, IN_ORDER_STEP = 64, 8
+# A budget does not press an in_order control below these deliveries and rounds, which tell a mean wait from
+# another one.
+IN_ORDER_LEAST, IN_ORDER_ROUNDS, IN_ORDER_STEP = 64, 16, 8
 # A budget does not press a pass below this: a cadence of 4 needs 16 deliveries to be told from chance at 1 %.
 MIN_DELIVERIES = 16
 
@@ -91,18 +91,20 @@ def plan_sweep(request: Request, facts: Facts, *, budget_s: float | None = None)
     plan = _lay_out(request, facts, conditions, controls, DEFAULT_DELIVERIES, _Notes(list(notes.lines)))
     if budget_s is None or plan.expected_s <= budget_s:
         return plan
+    if any(control.name == "in_order" for control in controls):
+        # First the long control, which keeps half of its answer; then what the law is read from.
+        for longest in range(IN_ORDER_MAX_DELIVERIES, 0, -IN_ORDER_STEP):
+            plan = _lay_out(
+                request, facts, conditions, controls, DEFAULT_DELIVERIES, _Notes(list(notes.lines)), longest
+            )
+            if plan.expected_s <= budget_s:
+                return plan
     for deliveries in range(DEFAULT_DELIVERIES - 1, MIN_DELIVERIES - 1, -1):
-        shorter = _lay_out(request, facts, conditions, controls, deliveries, _Notes(list(notes.lines)))
+        shorter = _lay_out(request, facts, conditions, controls, deliveries, _Notes(list(notes.lines)), 1)
         if shorter.expected_s <= budget_s:
             break
-    if shorter.expected_s > budget_s and any(control.name == "in_order" for control in controls):
-        for longest in range(IN_ORDER_MAX_DELIVERIES, IN_ORDER_LEAST - 1, -IN_ORDER_STEP):
-            added = _Notes(list(notes.lines))
-            shorter = _lay_out(request, facts, conditions, controls, deliveries, added, longest)
-            if shorter.expected_s <= budget_s:
-                break
     if not any(one.block in (SWEEP_BLOCK, CONTROL_BLOCK) for one in shorter.passes):
-        return shorter  # a control of its own length has said what became of it
+        return shorter  # controls of lengths of their own have said what became of them
     text = f"{deliveries} deliveries per pass instead of {DEFAULT_DELIVERIES}, to keep within the budget"
     return replace(shorter, notes=(*shorter.notes, text))
 
@@ -187,15 +189,18 @@ def _lay_out(
         if control.own_block:
             workers = _workers(facts, base)
             need = deliveries_needed(control.name, workers, deliveries, facts.fetch_cv)
-            if control.name == "in_order" and longest is not None and need > longest:
+            asked = request.deliveries or DEFAULT_DELIVERIES
+            least = max(IN_ORDER_LEAST, IN_ORDER_ROUNDS * workers)
+            if control.name == "in_order" and longest is not None and need > max(least, longest):
                 notes.add(
-                    f"in_order: {longest} deliveries per pass instead of {need}, to keep within the budget: "
-                    "enough for whether order makes the wait, too few for whether the cadence lasts"
+                    f"in_order: {max(least, longest)} deliveries per pass instead of {need}, to keep within "
+                    "the budget: enough for whether order makes the wait, too few for whether the cadence "
+                    "lasts"
                 )
-                need = longest
-            elif need != deliveries:
-                why = "fewer cannot decide" if need > deliveries else "later, order pulls it into phase again"
-                notes.add(f"{control.name}: {need} deliveries per pass instead of {deliveries}; {why}")
+                need = max(least, longest)
+            elif need != asked:
+                why = "fewer cannot decide" if need > asked else "later, order pulls it into phase again"
+                notes.add(f"{control.name}: {need} deliveries per pass instead of {asked}; {why}")
             plain = base.with_options(control.base_options)
             changed = base.with_options(control.options)
             arms = [

@@ -102,13 +102,14 @@ def run_child(
                     return ChildEnd(started_ns, now_s, None, True, killed)
         except BaseException:
             if child is not None:
-                _end(child)
+                with _interrupts_held():  # a second Ctrl-C waits until nobody is left
+                    _end(child)
             raise
 
 
 @contextmanager
 def _interrupts_held() -> Iterator[None]:
-    """Lets Ctrl-C and SIGTERM wait for the end of the block, where their handlers run in it.
+    """Lets Ctrl-C, SIGTERM and SIGHUP wait for the end of the block, where they have handlers.
 
     An interrupt within Popen comes after the fork, and nobody would know of the child then.
     """
@@ -118,7 +119,7 @@ def _interrupts_held() -> Iterator[None]:
     came: list[int] = []
     held = {
         number: signal.signal(number, lambda one, frame: came.append(one))
-        for number in (signal.SIGINT, signal.SIGTERM)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         if callable(signal.getsignal(number))
     }
     try:
@@ -126,8 +127,8 @@ def _interrupts_held() -> Iterator[None]:
     finally:
         for number, handler in held.items():
             signal.signal(number, handler)
-    for came_meanwhile in came:
-        signal.raise_signal(came_meanwhile)
+        for came_meanwhile in came:
+            signal.raise_signal(came_meanwhile)
 
 
 def _after(session: int) -> int:

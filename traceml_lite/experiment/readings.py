@@ -186,20 +186,27 @@ def read_laws(laws: Laws) -> Reading:
     return Reading("", f"{answer}; pace: {pace.key}", (gap.statement, pace.statement), tuple(falsified))
 
 
-def cpu_words(found: CpuBound, cpus: int) -> str:
+# More CPU time than wall time by this much: threads beside the worker's own do a part of the fetch.
+HELPED = 1.1
+
+
+def cpu_words(found: CpuBound) -> str:
     """A fetch that is CPU time at every number of workers, in one sentence."""
     alone = " and ".join(
-        f"{duration(one.cpu_ns)} of {duration(one.wall_ns)} with {_workers(one)}" for one in found.alone
+        f"{duration(one.cpu_ns)} in a fetch of {duration(one.wall_ns)} with {_workers(one)}"
+        for one in found.alone
     )
     crowded = " and ".join(
-        f"{duration(one.cpu_ns)} of {duration(one.wall_ns)} with {_workers(one)}, "
+        f"{duration(one.cpu_ns)} in one of {duration(one.wall_ns)} with {_workers(one)}, "
         f"which waits {duration(one.run_queue_ns)} for a CPU"
         for one in found.crowded
     )
     most = max(one.workers for one in found.crowded)
+    helped = any(one.cpu_ns > HELPED * one.wall_ns for one in found.alone)
+    threads = " (that of helper threads included)" if helped else ""
     return (
-        f"A fetch is CPU time: {alone}. It is {crowded}: that run-queue delay comes from {most} workers on "
-        f"{cpus} CPUs, and CPU per batch is the limit."
+        f"A fetch is CPU time{threads}: {alone}. It is {crowded}: that run-queue delay comes from {most} "
+        f"workers on {found.cpus:g} CPUs, and CPU per batch is the limit."
     )
 
 
@@ -207,12 +214,12 @@ def _workers(parts: FetchParts) -> str:
     return "no workers" if parts.workers == 0 else f"{parts.workers} worker{'s' if parts.workers > 1 else ''}"
 
 
-def read_fetches(found: CpuBound, cpus: int) -> Reading:
+def read_fetches(found: CpuBound) -> Reading:
     """What a sweep over num_workers shows of a fetch."""
     return Reading(
         "what is a fetch made of, where every worker has a CPU?",
-        f"CPU time; the run-queue delay comes from more workers than the {cpus} CPUs",
-        (cpu_words(found, cpus),),
+        f"CPU time; the run-queue delay comes from more workers than the {found.cpus:g} CPUs",
+        (cpu_words(found),),
         ("blocked fetches: where every worker has a CPU they are CPU time",),
     )
 
@@ -249,6 +256,10 @@ _FALSIFIED: Mapping[tuple[str, str], tuple[str, ...]] = {
         "one slow worker: the mean wait would fall when others may pass",
     ),
     ("in_order", "stalls_fall_away"): ("a pool too slow as a whole: it would wait without order, too",),
+    ("in_order", "wait_stays"): (
+        "ordered delivery as the cause of the waiting: the mean wait is the same without it",
+        "one slow worker: the mean wait would fall when others may pass",
+    ),
     ("stagger", "cadence_gone"): (
         "ordered delivery as the cause: it was on in both arms, and the cadence went",
         "one slow worker, data period: a shifted start does not move them",

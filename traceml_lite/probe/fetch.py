@@ -89,6 +89,8 @@ class FetchRecorder:
             ring = self._ring
             place = RING_HEADER_SIZE + ring.committed % ring.capacity * RECORD_SIZE
             k = self._k
+            # Before the fetch: it may well consume its index.
+            samples = MISSING if iterable else _samples(index)
             # The start mark: what a killed worker leaves behind names the batch in flight.
             _pack_start(
                 ring.memory, place, self._iterator, self.turn, self._pid, self._worker, FETCH_STARTED, k,
@@ -109,7 +111,7 @@ class FetchRecorder:
                 own_bytes += len(text)
             usage_before = _usage(_SELF)
             thread_before = _thread_cpu()
-        except (OSError, ValueError, IndexError) as error:
+        except Exception as error:
             self.failed = repr(error)
             return fetch(index)
         state = FETCH_RAISED
@@ -148,12 +150,12 @@ class FetchRecorder:
                     usage[6] - usage_before[6], usage[7] - usage_before[7],
                     usage[14] - usage_before[14], usage[15] - usage_before[15],
                     (usage[9] - usage_before[9]) * BLOCK_BYTES, rchar, resident,
-                    MISSING if iterable else _samples(index), threads, MISSING, MISSING,
+                    samples, threads, MISSING, MISSING,
                 )  # fmt: skip
                 self._k = k + 1
                 ring.commit(_now() - ended_ns + started_ns - entered_ns)
-            except (OSError, ValueError, IndexError) as error:
-                self.failed = repr(error)
+            except Exception as error:
+                self.failed = repr(error)  # the batch is the user's: it goes out whatever became of ours
 
 
 def _samples(index: Any) -> int:

@@ -196,7 +196,7 @@ class ArmCadence:
     again_p: float | None = None
     """Chance of so many where stalls fall at random."""
     by_again: bool = False
-    """Whether the verdict rests on ``again`` and not on the gaps."""
+    """Whether ``again`` made the verdict another one than the gaps alone would have."""
     windows: tuple[CadenceWindow, ...] = ()
     late: ArmCadence | None = None
     """The same of the later half of every stretch; None where this is such a half itself."""
@@ -301,8 +301,8 @@ class ControlAnswer:
 
     control: str
     key: str
-    """``cadence_stays``, ``cadence_gone``, ``stalls_fall_away``, ``stalls_stay``, ``ceiling``,
-    ``same_ranks``, ``other_ranks``, ``faster``, ``slower``, ``no_difference``, ``undecided``."""
+    """``cadence_stays``, ``cadence_gone``, ``stalls_fall_away``, ``stalls_stay``, ``wait_stays``,
+    ``ceiling``, ``same_ranks``, ``other_ranks``, ``faster``, ``slower``, ``no_difference``, ``undecided``."""
     statement: str
     """One sentence in plain words, with the numbers that matter."""
     reason: str

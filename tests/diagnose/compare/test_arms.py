@@ -102,6 +102,20 @@ def test_two_stalls_in_every_round_are_a_cadence_though_no_gap_is_a_multiple():
     assert (found.late.verdict, found.late.by_again) == ("present", True)
 
 
+@pytest.mark.parametrize(
+    "parts",
+    [
+        pytest.param([[100] * 100 + [0] * 100], id="slow at first"),
+        pytest.param([[100] * 100, [0] * 100], id="a slow pass and a fast one"),
+        pytest.param([[0] * 80 + [100] * 40 + [0] * 80], id="slow in between"),
+    ],
+)
+def test_slow_stretches_are_no_cadence_though_stalls_follow_stalls(parts):
+    found = cadence_of([stretch(waits) for waits in parts], 4, 50 * MS)
+    assert found.again.value > 0.85
+    assert found.verdict != "present"
+
+
 @pytest.mark.parametrize("rate", [0.25, 0.5, 0.7])
 def test_stalls_at_random_are_seldom_called_a_cadence(rate):
     rng = np.random.default_rng(7)

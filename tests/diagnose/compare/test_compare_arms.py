@@ -84,7 +84,7 @@ def test_a_cadence_that_only_begins_the_unordered_arm_has_not_survived():
     assert found.b.cadence.verdict == "present", "over all deliveries it is there"
     assert found.b.cadence.late.verdict != "present"
     assert found.cadence.key in ("undecided", "gone")
-    assert "in the later half" in found.cadence.statement
+    assert "its later half: " in found.cadence.statement
     kept = compare_arms([stalled_at(one, locked) for one in a], [stalled_at(one, locked) for one in b])
     assert kept.cadence.key == "survived"
 
@@ -163,6 +163,13 @@ def test_arms_of_one_name_are_told_apart_by_letters():
     assert "100 % higher in B than in A" in found.statement
 
 
+def test_paths_of_traces_are_called_by_letters_and_a_setting_with_a_path_by_its_name():
+    found = compare_arms([fixed(0, 1000, "runs/before")], [fixed(1, 2000, "runs/after")]).difference
+    assert "100 % higher in B than in A" in found.statement
+    found = compare_arms([fixed(0, 1000, "env.D=/a")], [fixed(1, 2000, "env.D=/b")]).difference
+    assert "in env.D=/b than in env.D=/a" in found.statement
+
+
 def test_arms_that_do_not_separate_say_how_many_pairs_would():
     a = [fixed(0, 1000, "a"), fixed(2, 1400, "a"), fixed(4, 900, "a")]
     b = [fixed(1, 1300, "b"), fixed(3, 1300, "b"), fixed(5, 1250, "b")]
@@ -197,6 +204,18 @@ def test_two_rare_stalls_in_one_run_of_two_are_no_difference_of_the_setting():
     found = compare_arms([plain], [with_columns(stalled, wait_ns=waits, ask_ns=ask, got_ns=ask + waits)])
     assert found.difference.ratio.value > 10
     assert found.difference.different is None
+
+
+def test_waits_that_are_nothing_beside_a_step_do_not_differ_from_one_run_to_another():
+    def with_two_stalls(one, wait_us):
+        waits = np.full(100, wait_us * 1000)
+        waits[[30, 70]] = 5000 * MS if wait_us > 50 else 20_000
+        return with_columns(one, wait_ns=waits, ask_ns=np.arange(100) * 6000 * MS)
+
+    quiet, busy = with_two_stalls(fixed(0, 8, "a"), 20), with_two_stalls(fixed(1, 8, "b"), 90)
+    found = compare_arms([quiet], [busy]).difference
+    assert found.ratio.value > 100
+    assert found.different is None
 
 
 def test_arms_that_do_not_wait_are_the_same():
