@@ -16,6 +16,9 @@ from traceml_lite._errors import UsageError
 # in which workers that start together stay in phase. With very even fetches (1 %) that is thousands; this is
 # where a control stops by itself, and the comparison then says what it could not decide.
 IN_ORDER_MAX_DELIVERIES = 1200
+# A short first pass sees the variation of the fetches within so much; the claim is judged by what the control
+# itself sees, and would ask for a few more deliveries than were planned.
+PLANNED_CV = 0.85
 
 # A staggered start must show that the cadence is gone: with k gaps of which none is a multiple of W, the
 # upper 95 % bound of the share is 1 - 0.025^(1/k), below one half from k = 6. Sixteen rounds give more. And
@@ -122,7 +125,8 @@ def deliveries_needed(control: str, workers: int, wanted: int, cv: float | None 
         # Here, because it brings scipy: a child of a sweep reads this module too, and should start at once.
         from traceml_lite.diagnose.compare import claim_deliveries
 
-        return max(wanted, min(claim_deliveries(workers, cv), IN_ORDER_MAX_DELIVERIES))
+        seen = None if cv is None else PLANNED_CV * cv
+        return max(wanted, min(claim_deliveries(workers, seen), IN_ORDER_MAX_DELIVERIES))
     if control == "stagger":
         return max(STAGGER_MIN_DELIVERIES, STAGGER_DELIVERIES_PER_WORKER * workers)
     return wanted
