@@ -314,12 +314,15 @@ def cadence_by_window(
     """
     ordered = np.sort(np.asarray(events))
     bounds = [0, *sorted({e * period for e in edges if e * period < total - 2 * period}), total]
+    mask = np.zeros(total + period, dtype=np.bool_)
+    mask[ordered] = True
     windows = []
     for start, stop in itertools.pairwise(bounds):
         if stop - start < 2 * period:
             continue
         inside = ordered[np.searchsorted(ordered, start) : np.searchsorted(ordered, stop)]
         fit = fit_period(inside - start, stop - start, period) if inside.size else None
+        open_ended = inside[inside + period < stop]
         windows.append(
             WindowCadence(
                 start=start,
@@ -328,8 +331,8 @@ def cadence_by_window(
                 gap_share=gap_share(inside, period),
                 on_phase=fit.on_phase if fit else float("nan"),
                 p_value=fit.p_value if fit else 1.0,
-                again=int(np.isin(inside + period, inside).sum()),
-                open_ended=int((inside + period < stop).sum()),
+                again=int(mask[open_ended + period].sum()),
+                open_ended=int(open_ended.size),
             )
         )
     return tuple(windows)
