@@ -11,6 +11,8 @@ from cells import fenced, grid, plain, seconds, share
 # A cell of the matrix is slow when a batch costs this much more than the cheapest cell's: the two ways of
 # access are 19 to 75 times apart, and nothing else differs by more than half.
 SLOW_RATIO = 5.0
+# More CPU time than wall time by this much is not the clocks' doing.
+HELPED = 1.1
 
 
 def verdict(one: Mapping[str, Any], kind: str) -> str:
@@ -22,28 +24,30 @@ def verdict(one: Mapping[str, Any], kind: str) -> str:
 def run_queue(found: Mapping[str, Any]) -> str:
     """CPU time of a fetch against its run-queue delay, by number of workers."""
     passes = found.get("workers", {}).get("broken", {}).get("passes", [])
-    rows, cpu, whole = [], [], []
+    rows, cpu, whole, threads = [], {}, {}, ""
     for workers in sorted({one["workers"] for one in passes}):
         these = [one for one in passes if one["workers"] == workers and one["cpu_s"] is not None]
         if not these:
             continue
         fetch_s, cpu_s = mean(one["fetch_s"] for one in these), mean(one["cpu_s"] for one in these)
-        cpu.append(cpu_s)
-        whole.append(fetch_s)
+        if workers:
+            cpu[workers], whole[workers] = cpu_s, fetch_s
+        elif cpu_s > HELPED * fetch_s:
+            threads = " Without workers a fetch has more CPU time than it takes: torch's threads help it."
         delays = [one["run_queue_s"] for one in these]
         delay_s = None if None in delays else mean(delays)
         rest = None if delay_s is None else max(0.0, fetch_s - cpu_s - delay_s)
         rows.append([str(workers), seconds(fetch_s), seconds(cpu_s), seconds(delay_s), seconds(rest)])
-    if not rows:
+    if not whole:
         return ""
+    few, many = min(whole), max(whole)
     return (
         "## What the seed could not say\n\n### The scheduler, isolated\n\n"
         '"I did not independently isolate the OS scheduler." Each fetch splits into its own CPU time, the '
         "time it was ready to run and had no CPU, and the rest.\n\n"
         + grid(["workers", "fetch", "CPU", "run-queue delay", "rest"], rows)
-        + "\n\nFrom the fewest workers to the most, "
-        f"a fetch takes {plain(whole[-1] / whole[0])} times as long "
-        f"and {plain(cpu[-1] / cpu[0])} times the CPU: what grows is the waiting for a CPU."
+        + f"\n\nFrom {few} to {many} workers a fetch takes {plain(whole[many] / whole[few])} times as long "
+        f"and {plain(cpu[many] / cpu[few])} times the CPU: what grows is the waiting for a CPU.{threads}"
     )
 
 
@@ -63,6 +67,7 @@ def long_order(found: Mapping[str, Any]) -> str:
                         f"{window['start']} to {window['stop']}",
                         str(window["gaps"]),
                         share(window["gap_share"]),
+                        share(window.get("again_share")),
                         f"{window['p_value']:.2g}",
                     ]
                 )
@@ -75,7 +80,17 @@ def long_order(found: Mapping[str, Any]) -> str:
         f"### in_order at {length} deliveries a pass (small images)\n\n"
         "The seed's control ran 16. Workers start in phase, so a cadence of 4 shows in both orders for a "
         f"while, whatever the order does.{varied}\n\n"
-        + grid(["arm", "deliveries", "gaps", "gaps equal to 4", "p against chance"], rows)
+        + grid(
+            [
+                "arm",
+                "deliveries",
+                "gaps",
+                "gaps equal to 4",
+                "stalls with another 4 later",
+                "p against chance",
+            ],
+            rows,
+        )
         + "\n\nThe tool's words: "
         + " ".join(statements)
     )

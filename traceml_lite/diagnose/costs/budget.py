@@ -96,11 +96,13 @@ def _worker_kept_busy(
     allowed = PAUSE_SHARE + PAUSE_PER_QUEUE * _queue_share(table, start, end, done)
     for number in np.unique(worker[done & (worker >= 0)]):
         rows = np.flatnonzero(done & (worker == number))
-        starts, ends = merged(start[rows], end[rows])
-        since = (got[rows] - end[rows]).astype(np.float64)
-        fetched = covered_before(got[rows], starts, ends) - covered_before(end[rows], starts, ends)
-        by_start = rows[np.argsort(start[rows], kind="stable")]
-        running[rows] = by_start[np.searchsorted(start[by_start], got[rows], side="right") - 1]
+        # Ordered delivery has a worker's fetches in order already, where a stable sort takes one look.
+        rows = rows[np.argsort(start[rows], kind="stable")]
+        begun, over, delivered = start[rows], end[rows], got[rows]
+        starts, ends = merged(begun, over)
+        since = (delivered - over).astype(np.float64)
+        fetched = covered_before(delivered, starts, ends) - covered_before(over, starts, ends)
+        running[rows] = rows[np.searchsorted(begun, delivered, side="right") - 1]
         busy[rows] = since - fetched <= np.maximum(allowed * since, PAUSE_NS)
     # Right after the fetch there was no time to stand idle in; whether the worker did is seen later.
     return busy & (got - end > 2 * PAUSE_NS), running

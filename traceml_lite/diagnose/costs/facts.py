@@ -192,7 +192,10 @@ class CostFacts:
 def known(table: Table, name: str) -> Ints | None:
     """A column as int64, or None when it is absent or has no measured element."""
     column = table.get(name)
-    if column is None or not len(column) or not (column >= 0).any():
+    if column is None or not len(column):
+        return None
+    # Nearly always the first value was measured, and a long column need not be read through.
+    if column[0] < 0 and not (column >= 0).any():
         return None
     return column.astype(np.int64, copy=False)
 
