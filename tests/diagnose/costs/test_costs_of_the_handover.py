@@ -35,6 +35,18 @@ def test_what_any_worker_needs_to_hand_over_is_not_blamed(judge: Judge) -> None:
     assert found.key == "consumer"
 
 
+def test_a_handover_on_a_cpu_that_had_slept_is_not_blamed_and_a_longer_one_is(judge: Judge) -> None:
+    # 4.5 ms behind steps of 40 ms, mostly the loop's own CPU time: what an idle virtual machine takes.
+    cold = made(
+        workers=2, fetch_ms=13, cpu=0.2, unpickle_ms=4.5, step_ms=40, queue_size=4, wait_cpu_ns=3_700_000
+    )
+    assert judge(cold).key == "consumer"
+    long = made(
+        workers=2, fetch_ms=13, cpu=0.2, unpickle_ms=14, step_ms=40, queue_size=4, wait_cpu_ns=12_000_000
+    )
+    assert judge(long).key == "delivery"
+
+
 def test_on_a_busy_host_a_short_handover_may_be_its_threads_waiting_for_a_cpu(judge: Judge) -> None:
     rates = {"cpu_busy_ns": 4.0, "own_cpu_ns": 0.5}
     loader = made(workers=2, fetch_ms=2, unpickle_ms=5, step_ms=2, queue=0.3, cpu=0.7)

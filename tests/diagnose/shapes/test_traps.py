@@ -194,6 +194,25 @@ def test_waits_no_longer_than_any_handover_leave_the_loader_well(diagnose: Diagn
     assert diagnose(quick, options)[0].key == "none"
 
 
+@pytest.mark.parametrize(("handing_ms", "shape"), [(4.5, "none"), (14.0, "uniform")])
+def test_a_handover_on_a_cpu_that_had_slept_is_no_uniform_loader(
+    diagnose: Diagnose, handing_ms: float, shape: str
+) -> None:
+    """Behind steps of 40 ms an idle virtual machine needs 3.5 to 4.6 ms for a batch that is ready."""
+    n, rng = 120, np.random.default_rng(3)
+    wait = (handing_ms * MS * (1 + 0.1 * rng.standard_normal(n))).astype(np.int64)
+    step = np.full(n, 40 * MS)
+    ask = 200 * MS + np.concatenate([[0], np.cumsum(wait + step)[:-1]])
+    start = np.maximum(ask - 4 * 40 * MS, 0)
+    columns = {
+        "wait_ns": wait, "step_ns": step, "ask_ns": ask, "got_ns": ask + wait, "rank": np.arange(n),
+        "worker": np.arange(n) % 2, "fetch_start_ns": start, "fetch_end_ns": start + 13 * MS,
+    }  # fmt: skip
+    verdict, _, findings = diagnose(columns, {"num_workers": 2, "prefetch_factor": 2, "in_order": True})
+    assert verdict.key == shape
+    assert [f.key for f in findings if f.key == "handing_over"] == ["handing_over"] * (shape == "none")
+
+
 def test_the_sureness_of_a_loader_that_keeps_up_falls_with_the_waiting(diagnose: Diagnose) -> None:
     found = [diagnose(*_taken_late(per_step))[1]["none"].score for per_step in (0.01, 0.05, 0.13, 0.4)]
     assert found == sorted(found, reverse=True)

@@ -18,6 +18,8 @@ IDLE_SHARE = 0.02
 # unless each is what handing over any batch takes: 0.6 to 1.3 ms measured, and a little room.
 READY_SHARE = 0.1
 HANDOVER_NS = 2_000_000
+# ... and where the loop's CPU had slept during the step (see ``costs.budget``), up to this share of the time.
+COLD_SHARE, COLD_HANDOVER_NS = 0.15, 6_000_000
 # Then "the loader keeps up" is one reading at most: the pool does, the batches still come late.
 UNEXPLAINED_CAP = 0.4
 # Waiting with a place of its own (the start of the run or of an epoch) is named from a smaller share on, if
@@ -90,14 +92,19 @@ def _start_score(seen: Measures) -> float:
 
 def waits_for_made(seen: Measures) -> bool:
     """True when the loop loses much time to batches that had been made before it had them."""
-    return seen.wait_share - seen.steady_share > READY_SHARE and seen.ready_wait_ns > HANDOVER_NS
+    share = seen.wait_share - seen.steady_share
+    if share <= READY_SHARE or seen.ready_wait_ns <= HANDOVER_NS:
+        return False
+    return share > COLD_SHARE or seen.ready_wait_ns > COLD_HANDOVER_NS
 
 
 def _settled(seen: Measures) -> float:
     """How clearly waits for batches that had been made leave ``none`` standing: the cap at least."""
-    few = below(max(0.0, seen.wait_share - seen.steady_share), READY_SHARE, 1.3)
+    share = max(0.0, seen.wait_share - seen.steady_share)
+    few = below(share, READY_SHARE, 1.3)
     short = below(seen.ready_wait_ns, HANDOVER_NS, 1.3)
-    return UNEXPLAINED_CAP + (1.0 - UNEXPLAINED_CAP) * either(few, short)
+    cold = below(share, COLD_SHARE, 1.2) * below(seen.ready_wait_ns, COLD_HANDOVER_NS, 1.2)
+    return UNEXPLAINED_CAP + (1.0 - UNEXPLAINED_CAP) * either(few, short, cold)
 
 
 def made_words(seen: Measures) -> str:
@@ -184,7 +191,9 @@ def uniform(seen: Measures) -> Evidence:
         # With one maker of batches there is nobody to be out of step with: waits vary as fetches do.
         alone = below(seen.wait_ratio, 3 * UNIFORM_RATIO, 1.4) * above(seen.waited_share, 0.9, 1.1)
     even = below(seen.top_tenth, UNIFORM_TOP_TENTH * (1.25 if alone > alike else 1.0), 1.2)
-    score = above(seen.wait_share, IDLE_SHARE, 1.6) * everybody * either(alike, alone) * even
+    # What handing over any batch takes is every loader's, not the shape of a slow one.
+    waiting = seen.wait_share if waits_for_made(seen) else seen.steady_share
+    score = above(waiting, IDLE_SHARE, 1.6) * everybody * either(alike, alone) * even
     numbers = {
         "wait_q90_over_q10": seen.wait_ratio,
         "wait_q10_steps": seen.low_wait_steps,

@@ -13,7 +13,7 @@ from traceml_lite.diagnose.shapes.features import extract
 from traceml_lite.diagnose.shapes.measures import Measures, measure
 from traceml_lite.diagnose.shapes.scoring import state_of
 from traceml_lite.diagnose.shapes.wording import STATEMENTS, ordinal, undecided
-from traceml_lite.diagnose.words import counted, digits, listed, percent
+from traceml_lite.diagnose.words import counted, digits, duration, listed, percent
 from traceml_lite.records.results import Evidence, Finding, State, Verdict
 from traceml_lite.records.run import Environment, LoaderTrace
 from traceml_lite.stats.cadence import cadence_by_window
@@ -52,6 +52,8 @@ GIVES_WAY: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "start_up": ("epoch_boundary",),
     }
 )
+# Handing over batches that were ready is worth a line from this share of the time on.
+HANDING_SHARE = 0.03
 # A shape is named from this score on.
 NAMED = 0.5
 # A run this short holds no shape: three rounds of two workers.
@@ -154,6 +156,16 @@ def _findings(verdict: str, seen: Measures) -> tuple[Finding, ...]:
                 f"The starts of {features.epoch_starts.size - 1} later epochs hold "
                 f"{percent(seen.epoch_time_share)} of the run's time as waiting.",
                 {"epoch_start_time_share": seen.epoch_time_share},
+            )
+        )
+    handing = seen.wait_share - seen.steady_share
+    if verdict == "none" and handing > HANDING_SHARE:
+        found.append(
+            Finding(
+                "handing_over",
+                f"{percent(handing)} of the time, {duration(seen.ready_wait_ns)} a batch, goes into handing "
+                "over batches that had been made, as with any loader on this host.",
+                {"handover_share": handing, "handover_ns": seen.ready_wait_ns},
             )
         )
     slow = seen.fetch
