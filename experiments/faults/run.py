@@ -80,7 +80,9 @@ def measure(fault: Fault, seed: int, folder: Path, args: argparse.Namespace) -> 
     """One seed of one fault, repeated while the host disturbs it."""
     for attempt in range(args.attempts):
         out = folder / f"{fault.name}.{seed}.{attempt}"
-        run = run_once(fault, seed, out, args.nice, args.timeout)
+        if args.again and (folder / f"{fault.name}.{seed}.{attempt + 1}").exists():
+            continue  # the run that counted is the last one
+        run = load(out) if args.again else run_once(fault, seed, out, args.nice, args.timeout)
         busy = others(run)
         disturbed = (
             fault.name != "neighbours"
@@ -134,6 +136,7 @@ def main() -> None:
     parser.add_argument("--pause", type=float, default=2.0, help="seconds before a repetition")
     parser.add_argument("--timeout", type=float, default=120.0, help="seconds for one run")
     parser.add_argument("--nice", type=int, default=0, help="added to the niceness; below 0 needs root")
+    parser.add_argument("--again", action="store_true", help="judge the traces kept in --out, run nothing")
     parser.add_argument("--show", action="store_true", help="print each diagnosis")
     args = parser.parse_args()
     rows = []

@@ -85,6 +85,8 @@ class Features:
     """Share of the fetches' time in which they computed or wanted to; nan where it was not measured."""
     worker_measured: bool
     """The worker column was measured, not filled in from the rank."""
+    iter_ns: int
+    """Time that ``iter()`` took before the first epoch, in which workers are made; 0 if unknown."""
 
     @property
     def round(self) -> int:
@@ -293,4 +295,5 @@ def extract(loader: LoaderTrace, stall_ns: int | None = None) -> Features | None
         fetch_missing=missing,
         cpu_demand=_cpu_demand(table),
         worker_measured=measured,
+        iter_ns=next((t for e in loader.events if (t := e.data.get("iter_ns")) is not None), 0),
     )

@@ -89,8 +89,8 @@ class Measures:
     start_steps: float
     """Waiting in the first ``fill`` deliveries, in steps."""
     making_share: float
-    """Waiting of the first round that its own fetches do not explain (making the workers), as a share of the
-    run's time; nan without fetch times."""
+    """Time of ``iter()`` and waiting of the first round that its own fetches do not explain (making the
+    workers), as a share of the run's time; nan without fetch times."""
     epoch_share: float
     """Share of all waiting behind the first round of the run that stands at the starts of later epochs."""
     epoch_wait_steps: float
@@ -240,7 +240,8 @@ def measure(features: Features, cpus_usable: float | None = None) -> Measures:
         load = usual / (size * step) if step > 0 else float("inf")
         longest = float(own[features.fetches.delivery < features.first_round].max(initial=0))
         unexplained = max(0.0, float(waits[: features.first_round].sum()) - longest)
-        making_share = unexplained / total if total > 0 else 0.0
+        making = unexplained + features.iter_ns
+        making_share = making / (total + features.iter_ns) if total > 0 else 0.0
 
     later = features.in_epoch >= features.fill
     enough = np.count_nonzero(later) >= max(4, n // 5)

@@ -166,6 +166,9 @@ def start_up(seen: Measures) -> Evidence:
         else "too few deliveries lie behind them to see what comes after"
     )
     calm = not math.isnan(late) and late < 0.03
+    if features.iter_ns and seen.making_share > WORKER_START_SHARE:
+        first = f"making the workers takes {percent(seen.making_share)} of the run's time, "
+        first += f"{duration(features.iter_ns)} of it in iter()"
     return evidence(
         "start_up",
         score,

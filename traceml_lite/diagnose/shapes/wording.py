@@ -35,6 +35,10 @@ def _none(seen: Measures) -> str:
 
 
 def _start_up(seen: Measures) -> str:
+    if seen.features.iter_ns and seen.making_share > seen.start_share:
+        return (
+            f"Only the start costs: making the workers takes {percent(seen.making_share)} of the run's time."
+        )
     fill = counted(seen.features.fill, "delivery", "deliveries")
     share = percent(seen.start_share)
     return f"Only the start waits: the first {fill} hold {share} of the run's time as waiting."
