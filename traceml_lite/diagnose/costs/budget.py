@@ -102,10 +102,17 @@ def _worker_kept_busy(
         # Ordered delivery has a worker's fetches in order already, where a stable sort takes one look.
         rows = rows[np.argsort(start[rows], kind="stable")]
         begun, over, delivered = start[rows], end[rows], got[rows]
-        starts, ends = merged(begun, over)
-        since = (delivered - over).astype(np.float64)
-        fetched = covered_before(delivered, starts, ends) - covered_before(over, starts, ends)
-        running[rows] = rows[np.searchsorted(begun, delivered, side="right") - 1]
+        latest = np.searchsorted(begun, delivered, side="right") - 1
+        running[rows] = rows[latest]
+        since = delivered - over
+        if (begun[1:] >= over[:-1]).all():
+            # One fetch at a time, as in one process: what was fetched before each end is a running sum.
+            length = over - begun
+            before = np.cumsum(length)
+            fetched = before[latest] - np.maximum(over[latest] - delivered, 0) - before
+        else:
+            starts, ends = merged(begun, over)
+            fetched = covered_before(delivered, starts, ends) - covered_before(over, starts, ends)
         busy[rows] = since - fetched <= np.maximum(allowed * since, PAUSE_NS)
     # Right after the fetch there was no time to stand idle in; whether the worker did is seen later.
     return busy & (got - end > 2 * PAUSE_NS), running
