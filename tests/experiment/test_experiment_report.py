@@ -165,7 +165,7 @@ def test_an_investigation_reads_verdict_first_then_the_chain():
                 "does the loop wait for its input?",
                 "read from the first pass",
                 "yes, it is input-bound",
-                ("58% of the time goes into waiting",),
+                ("58 % of the time goes into waiting",),
                 folder="1-as-it-is",
             ),
             Step(

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from traceml_lite.diagnose.compare import MIN_CLAIM_DELIVERIES, compare_arms
+from traceml_lite.diagnose.words import percent
 from traceml_lite.experiment.control import CEILING_BATCHES, CONTROLS
 from traceml_lite.experiment.phase import Passes, fetches_alike, phase_lock, slow_fetches
 from traceml_lite.records.run import Table
@@ -235,7 +236,7 @@ def _trivial(base: Passes, changed: Passes, comparison: ArmComparison | None) ->
     before, after = comparison.a.mean_wait_ns.value, comparison.b.mean_wait_ns.value
     share = after / before if before > 0 else float("nan")
     numbers = {"share_left": share, "wait_ns": after}
-    text = f"with zeros instead of data {share:.1%} of the mean wait is left"
+    text = f"with zeros instead of data {percent(share)} of the mean wait is left"
     if not before > 0:
         return _answer("undecided", "there is no waiting to explain", **numbers)
     if share >= HOST_SHARE:

@@ -15,6 +15,7 @@ import numpy as np
 
 from traceml_lite import store
 from traceml_lite._errors import TracemlLiteError
+from traceml_lite.diagnose.words import percent
 from traceml_lite.experiment import pagecache
 from traceml_lite.experiment.atomic import write_json
 from traceml_lite.experiment.child import OPENED, RESULT, SPEC, TRACE, Spec, spec_to_json
@@ -268,7 +269,7 @@ def _prepare_cache(wanted: str, files: list[str], notes: list[str]) -> pagecache
         return pagecache.CacheState("unknown", 0, 0, None)
     state = pagecache.cache_state(files)
     if wanted == "cold" and state.state not in ("cold", "no files"):
-        share = "an unknown share" if state.resident is None else f"{state.resident:.0%}"
+        share = "an unknown share" if state.resident is None else percent(state.resident)
         notes.append(f"cold was asked for, but {share} of the data files' bytes stayed in memory")
     return state
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from traceml_lite.diagnose.words import percent
 from traceml_lite.records.sweep import MeasuredPass
 
 Passes = Sequence[MeasuredPass]
@@ -55,8 +56,8 @@ class Lock:
     def words(self) -> str:
         """Both shares, and what chance would give."""
         return (
-            f"the largest wait of a round carries {self.base:.0%} of its waiting against {self.changed:.0%} "
-            f"(in phase 100 %, at random phases {self.chance:.0%})"
+            f"the largest wait of a round carries {percent(self.base)} of its waiting against "
+            f"{percent(self.changed)} (in phase 100 %, at random phases {percent(self.chance)})"
         )
 
 

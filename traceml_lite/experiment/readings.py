@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from traceml_lite.diagnose.words import duration
+from traceml_lite.diagnose.words import duration, percent
 from traceml_lite.experiment.fetches import CpuBound, FetchParts
 from traceml_lite.records.results import Diagnosis, Estimate
 from traceml_lite.records.summary import Contrast, Measured, NotMeasured, Summary, Workers
@@ -57,7 +57,9 @@ def _waiting(summary: Summary, diagnosis: Diagnosis) -> Reading:
     if isinstance(steady, NotMeasured):
         return Reading("does the loop wait for its input?", "cannot tell", (steady.reason,))
     share = _value(steady.wait_share)
-    evidence = () if share is None else (f"{share:.0%} of the time goes into waiting for the next batch",)
+    evidence = (
+        () if share is None else (f"{percent(share)} of the time goes into waiting for the next batch",)
+    )
     if diagnosis.shape.key == "none" or step_bound(diagnosis):
         return Reading(
             "does the loop wait for its input?",
@@ -76,7 +78,7 @@ def _tail(summary: Summary, diagnosis: Diagnosis) -> Reading:
     share = _value(stalls.share_of_waiting)
     evidence = [f"{stalls.n} of {stalls.deliveries} waits are above {duration(stalls.threshold_ns)}"]
     if share is not None:
-        evidence.append(f"they carry {share:.0%} of the waiting")
+        evidence.append(f"they carry {percent(share)} of the waiting")
     if diagnosis.shape.key in ("uniform", "shard_starvation") or stalls.n == stalls.deliveries:
         return Reading(
             question, "every wait is alike", tuple(evidence), ("rare heavy batches: no wait stands out",)

@@ -29,7 +29,7 @@ def render_investigation(result: Investigation) -> list[str]:
     lines += f.labelled("on", host, indent=_LABEL)
     lines += f.labelled("took", _took(result), indent=_LABEL)
     lines.append("")
-    lines += _verdict("shape", result.shape, "" if result.stands else "not confirmed by an experiment; ")
+    lines += _verdict("shape", result.shape, "" if result.stands else "Not confirmed by an experiment. ")
     lines += _verdict("cost", result.cost, "")
     lines += _listed("falsified", result.falsified)
     for number, step in enumerate(result.steps, 1):
@@ -56,7 +56,8 @@ def _verdict(label: str, verdict: Verdict | None, before: str) -> list[str]:
     if verdict.key == "inconclusive":
         candidates = f" ({' or '.join(verdict.candidates)})" if verdict.candidates else ""
         return f.labelled(label, f"cannot tell{candidates}. {verdict.statement}", indent=_LABEL)
-    text = f"{verdict.key} ({verdict.confidence:.0%}). {before}{verdict.statement}"
+    said = verdict.statement[:1].upper() + verdict.statement[1:]
+    text = f"{verdict.key} ({100 * verdict.confidence:.0f} %). {before}{said}"
     return f.labelled(label, text, indent=_LABEL)
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from traceml_lite.diagnose.costs.facts import MAX_ROWS, CostFacts, known
+from traceml_lite.diagnose.words import percent
 
 PAGE_BYTES = 4096
 # The slowest disk worth the name reads a random page in 10 ms; with a queue of four before it, 40 ms.
@@ -100,14 +101,20 @@ def device_explains(reads: Reads, facts: CostFacts) -> tuple[bool, str]:
     # A major fault reads at least a page, even where the device's bytes were not counted.
     pages = max(read / PAGE_BYTES, reads.major_faults or 0.0)
     if reads.device_coverage < MIN_COVERAGE or pages <= 0:
-        return False, f"{reads.device_coverage:.0%} of the blocked time lies in fetches that read the device"
+        return (
+            False,
+            f"{percent(reads.device_coverage)} of the blocked time lies in fetches that read the device",
+        )
     if reads.blocked_ns / pages > SLOWEST_READ_NS_PER_PAGE:
         return False, "the few pages read from the device cannot explain the time blocked"
     pressure, blocked_tasks = facts.host.pressure_io, _blocked_tasks(facts)
     if pressure is not None and blocked_tasks is not None and blocked_tasks > 0:
         ratio = pressure / min(1.0, blocked_tasks)
         if ratio < MIN_PRESSURE_RATIO:
-            return False, f"the machine's I/O pressure was {pressure:.1%}, too little for the time blocked"
+            return (
+                False,
+                f"the machine's I/O pressure was {percent(pressure)}, too little for the time blocked",
+            )
     return True, ""
 
 
