@@ -142,17 +142,38 @@ def speed(lengths: list[int]) -> None:
             print(f"{n:>10} {name:>6}: {used:.3f} s CPU, memory added {more / trace:.1f} times the trace")
 
 
+def false_alarms(seeds: range) -> None:
+    """How often runs without a period are said to have one, on more runs than the tables above hold."""
+    print("\n=== false 'periodic', a named key that recurs")
+    for n in (16, 64, 256):
+        for fetches in (True, False):
+            for kind, cases in (("random stalls", RANDOM_CASES), ("drift", ("drift",))):
+                named: Counter[str] = Counter()
+                for seed in seeds:
+                    for case in cases:
+                        columns, options, shape = labelled_run(case, n, seed)
+                        run = Known(case, shape, columns, options).loader(fetches)
+                        named[shape_verdict(run, Environment())[0].key] += 1
+                wrong = {key: named[key] for key in PERIODIC if named[key]}
+                from_what = "fetch times" if fetches else "waits only"
+                total = f"{sum(wrong.values()):>3} of {sum(named.values())}"
+                print(f"{n:>6} {from_what:12} {kind:14} {total} {wrong or ''}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", default="90000:90016", help="first:last of made-up runs")
     parser.add_argument("--lengths", default="16,64,256,4096")
     parser.add_argument("--labelled", type=Path, default=os.environ.get("TRACEML_LITE_LABELLED"))
     parser.add_argument("--power", action="store_true")
+    parser.add_argument("--false-alarms", action="store_true")
     parser.add_argument("--speed", action="store_true")
     given = parser.parse_args()
     first, last = (int(x) for x in given.seeds.split(":"))
     if given.power:
         return power(range(first, min(last, first + 40)))
+    if given.false_alarms:
+        return false_alarms(range(first, last))
     if given.speed:
         return speed([100_000, 1_000_000, 10_000_000])
     lengths = [int(x) for x in given.lengths.split(",")]
