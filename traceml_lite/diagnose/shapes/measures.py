@@ -19,6 +19,8 @@ from traceml_lite.stats.tails import STALL_FLOOR_STEPS, WAIT_FLOOR_NS, top_share
 
 # Short series are taken value by value, until there are this many blocks of a round.
 MIN_POINTS_PER_SERIES = 32
+# One-sided 95 % of the standard normal distribution.
+MEDIAN_Z = 1.645
 # Round times needed before their growth is read, and blocks that a long run is reduced to.
 MIN_ROUND_TIMES = 8
 MAX_ROUND_TIMES = 512
@@ -66,6 +68,9 @@ class Measures:
     wait: Pattern
     load: float
     """Usual fetch time over workers times step: above 1 the pool cannot keep up. nan without fetch times."""
+    load_low: float
+    """Lower 95 % bound of the load, from the order statistics of the fetches: of few and uneven ones the
+    median alone says little. nan without fetch times."""
     usual_fetch_ns: float
     """Median fetch, slow ones of a class of their own left out; nan without fetch times."""
     steady_share: float
@@ -117,6 +122,12 @@ class Measures:
     heavy_time: float
     """Share of the fetch time spent in the slowest tenth of fetches, those that are a class of their own left
     out: 0.1 when all are alike. nan without fetch times."""
+
+
+def _median_low(values: np.ndarray) -> float:
+    """Lower one-sided 95 % bound of the median: the order statistic that the binomial's normal form gives."""
+    place = max(0, math.floor(values.size / 2 - MEDIAN_Z * math.sqrt(values.size) / 2))
+    return float(np.partition(values, place)[place])
 
 
 def _separation(values: np.ndarray, at: int) -> float:
@@ -231,13 +242,14 @@ def measure(features: Features, cpus_usable: float | None = None) -> Measures:
     floor = max(WAIT_FLOOR_NS, STALL_FLOOR_STEPS * step if step > 0 else 0.0)
     waited = steady & (waits > floor)
 
-    load = making_share = usual = float("nan")
+    load = load_low = making_share = usual = float("nan")
     total = features.total_ns
     if fetch is not None and features.fetches is not None:
         own = features.fetches.ns
         base = own[~fetch.mask] if not fetch.mask.all() else own
         usual = float(np.median(base))
         load = usual / (size * step) if step > 0 else float("inf")
+        load_low = load * _median_low(base) / max(usual, 1.0)
         longest = float(own[features.fetches.delivery < features.first_round].max(initial=0))
         unexplained = max(0.0, float(waits[: features.first_round].sum()) - longest)
         making = unexplained + features.iter_ns
@@ -279,6 +291,7 @@ def measure(features: Features, cpus_usable: float | None = None) -> Measures:
         fetch=fetch,
         wait=wait,
         load=load,
+        load_low=load_low,
         usual_fetch_ns=usual,
         steady_share=features.share_of_time(waits, steady),
         wait_share=features.share_of_time(features.wait_ns, steady),

@@ -188,13 +188,16 @@ def saturated_pool(seen: Measures) -> Evidence:
         alike = 1.0 - worker_contrast(seen)
         score = (
             unrest(seen)
-            * above(seen.load, SATURATED_LOAD, 1.15)
+            * above(seen.load_low, SATURATED_LOAD, 1.15)
             * alike
             * (1.0 - _structured(seen.fetch) * above(seen.fetch.carried, CARRIED, 1.4))
             * (1.0 - _two_kinds(seen.fetch))
         )
         load = _load_text(seen, workers)
+        sure = seen.load_low > SATURATED_LOAD
         supports, contradicts = ([load], []) if seen.load > SATURATED_LOAD else ([], [load])
+        if supports and not sure:
+            supports = [f"{load}, at least {digits(seen.load_low)} with 95 % confidence"]
         # Workers that sleep or read share nothing by sharing CPUs; nan is not above anything.
         if seen.cpus_usable is not None and features.cpu_demand * workers > seen.cpus_usable:
             numbers["cpus_usable"] = seen.cpus_usable

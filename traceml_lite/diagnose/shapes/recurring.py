@@ -298,7 +298,7 @@ def slow_sample(seen: Measures) -> Evidence:
     if pattern.events.size:
         apart = above(pattern.ratio, 2.5, 1.3) * below(pattern.share, SLOW_SHARE + 0.05, 1.05)
         apart *= _shown(pattern.events.size) * (1.0 - _held_up(seen)) * above(pattern.carried, CARRIED, 1.4)
-    broad = above(seen.heavy_time, HEAVY_TIME, 1.2) * below(seen.load, LIGHT_LOAD, 1.15)
+    broad = above(seen.heavy_time, HEAVY_TIME, 1.2) * below(seen.load_low, LIGHT_LOAD, 1.15)
     score = unrest(seen) * either(apart, broad) * (1.0 - regular)
     if pattern.events.size:
         text = (
