@@ -8,11 +8,11 @@ from typing import Any
 
 from cells import fenced, grid, plain, seconds, share
 
+from traceml_lite.experiment.readings import HELPED
+
 # A cell of the matrix is slow when a batch costs this much more than the cheapest cell's: the two ways of
 # access are 19 to 75 times apart, and nothing else differs by more than half.
 SLOW_RATIO = 5.0
-# More CPU time than wall time by this much is not the clocks' doing.
-HELPED = 1.1
 
 
 def verdict(one: Mapping[str, Any], kind: str) -> str:

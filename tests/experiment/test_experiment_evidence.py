@@ -19,6 +19,17 @@ def twice(name, make, **kwargs):
     return [made(name, make(seed), number=seed, **kwargs) for seed in (1, 2)]
 
 
+def scattered(rng, n):
+    """Waits of which a quarter, anywhere, are stalls."""
+
+    def make(seed):
+        waits = np.full(n, 0.1)
+        waits[rng.permutation(n)[: n // 4]] = 40.0
+        return waits
+
+    return make
+
+
 def test_stalls_that_go_without_order_are_a_late_batch_that_held_others_back():
     base = twice("ordered", lambda seed: pool(240, seed=seed), fetch_ms=20)
     changed = twice("free", lambda seed: np.full(240, 0.5 + 0.1 * seed), fetch_ms=20, in_order=False)
@@ -39,14 +50,9 @@ def test_stalls_that_stay_without_order_are_a_pool_that_is_too_slow():
 def test_a_cadence_that_goes_at_the_same_mean_is_named():
     rng = np.random.default_rng(3)
 
-    def scattered(seed):
-        waits = np.full(1200, 0.1)
-        waits[rng.permutation(1200)[:300]] = 40.0
-        return waits
-
     jitter = 20 * (1 + 0.3 * rng.standard_normal(1200))
     base = twice("ordered", lambda seed: pool(1200, seed=seed), fetch_ms=np.abs(jitter))
-    changed = twice("free", scattered, fetch_ms=np.abs(jitter), in_order=False)
+    changed = twice("free", scattered(rng, 1200), fetch_ms=np.abs(jitter), in_order=False)
     answer = ask("in_order", base, changed)
     assert answer.key == "cadence_gone"
     assert "the pool is as slow" in answer.statement
@@ -99,14 +105,9 @@ def test_random_phases_carry_what_chance_says(workers):
 def test_stalls_that_stay_answer_for_the_order_though_no_cadence_is_there():
     rng = np.random.default_rng(5)
 
-    def scattered(seed):
-        waits = np.full(240, 0.1)
-        waits[rng.permutation(240)[:60]] = 40.0
-        return waits
-
     jitter = np.abs(20 * (1 + 0.3 * rng.standard_normal(240)))
-    base = twice("ordered", scattered, fetch_ms=jitter)
-    changed = twice("free", scattered, fetch_ms=jitter, in_order=False)
+    base = twice("ordered", scattered(rng, 240), fetch_ms=jitter)
+    changed = twice("free", scattered(rng, 240), fetch_ms=jitter, in_order=False)
     answer = ask("in_order", base, changed)
     assert answer.key == "wait_stays"
     assert "no cadence" in answer.statement

@@ -11,12 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traceml_lite import store
-from traceml_lite.experiment.folder import SweepFolder
-from traceml_lite.experiment.plan import Facts, Plan
-from traceml_lite.experiment.scout import loader_trace
 from traceml_lite.records.run import LoaderTrace
-from traceml_lite.records.sweep import PassResult, PassStatus
+from traceml_lite.records.sweep import MeasuredPass
 
 # With a CPU for every worker, a fetch of which this much is CPU time is made of it ...
 CPU_SHARE_MIN = 0.8
@@ -52,20 +48,13 @@ class CpuBound:
     """CPUs that they could use."""
 
 
-def read_parts(
-    folder: SweepFolder, plan: Plan, passes: Iterable[PassResult], facts: Facts
-) -> tuple[FetchParts, ...]:
+def read_parts(passes: Iterable[MeasuredPass]) -> tuple[FetchParts, ...]:
     """Parts of the fetches of a sweep over num_workers, by ascending number of workers."""
-    workers_of = {one.number: one.workers for one in plan.passes}
     rows: dict[int, list[np.ndarray]] = {}
     for one in passes:
-        place = folder.trace(one) if one.status is PassStatus.DONE else None
-        child = folder.child_result(one.number, one.condition)
-        if place is None or child is None:
-            continue
-        table = _steady(loader_trace(store.load(place), child["loaders"][facts.loader]))
-        if len(table):
-            rows.setdefault(workers_of[one.number], []).append(table)
+        table, workers = _steady(one.run.main), one.run.main.config.num_workers
+        if len(table) and workers is not None:
+            rows.setdefault(workers, []).append(table)
     found = []
     for workers, tables in sorted(rows.items()):
         table = np.concatenate(tables)

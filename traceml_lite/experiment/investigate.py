@@ -16,11 +16,12 @@ from traceml_lite._errors import TargetError, UsageError
 from traceml_lite.diagnose.diagnosis import diagnose
 from traceml_lite.diagnose.summary import summarize
 from traceml_lite.experiment import chain, readings
+from traceml_lite.experiment.analyse import measured_passes
 from traceml_lite.experiment.atomic import write_json
 from traceml_lite.experiment.fetches import CpuBound, cpu_bound, read_parts
 from traceml_lite.experiment.folder import FILES, SweepFolder
 from traceml_lite.experiment.layout import plan_sweep
-from traceml_lite.experiment.plan import Facts, Request, show_request
+from traceml_lite.experiment.plan import SWEEP_BLOCK, Facts, Request, show_request
 from traceml_lite.experiment.runner import Limits, Progress
 from traceml_lite.experiment.scout import loader_trace
 from traceml_lite.experiment.sweep import run_sweep
@@ -125,16 +126,7 @@ def _first(walk: _Walk) -> tuple[chain.Known, Facts, Run]:
     run = replace(run, loaders=(trace,))
     summary, diagnosis = summarize(run), diagnose(run)
     for reading in readings.read_first(summary, diagnosis):
-        walk.add(
-            Step(
-                question=reading.question,
-                experiment="read from the first pass",
-                answer=reading.answer,
-                evidence=reading.evidence,
-                falsified=reading.falsified,
-                folder=FIRST,
-            )
-        )
+        walk.add(_step(reading, "read from the first pass", FIRST))
     known = chain.Known(
         summary=summary,
         diagnosis=diagnosis,
@@ -175,7 +167,8 @@ def _try(walk: _Walk, known: chain.Known, facts: Facts, proposal: chain.Proposal
     if proposal.name == "workers":
         if result.laws is None:
             return _nothing(walk, known, proposal, result, name, took_s)
-        known = replace(known, laws=result.laws, cpu_bound=_cpu_bound(walk, known, facts, name, result))
+        bound = _cpu_bound(SweepFolder(walk.folder / name), known.workers, facts.cpus)
+        known = replace(known, laws=result.laws, cpu_bound=bound)
         reading = readings.read_laws(result.laws)
     else:
         answer = next((one for one in result.controls if one.control == proposal.name), None)
@@ -183,42 +176,33 @@ def _try(walk: _Walk, known: chain.Known, facts: Facts, proposal: chain.Proposal
             return _nothing(walk, known, proposal, result, name, took_s)
         known = replace(known, answers={**known.answers, proposal.name: answer})
         reading = readings.read_control(answer)
-    walk.add(
-        Step(
-            question=proposal.question,
-            experiment=_experiment(result),
-            answer=reading.answer,
-            evidence=reading.evidence,
-            falsified=reading.falsified,
-            folder=name,
-            command=result.command,
-            took_s=took_s,
-        )
-    )
+    reading = replace(reading, question=proposal.question)
+    walk.add(_step(reading, _experiment(result), name, command=result.command, took_s=took_s))
     if proposal.name == "workers" and known.cpu_bound is not None:
-        reading = readings.read_fetches(known.cpu_bound)
-        walk.add(
-            Step(
-                question=reading.question,
-                experiment="read from the passes of the sweep",
-                answer=reading.answer,
-                evidence=reading.evidence,
-                falsified=reading.falsified,
-                folder=name,
-            )
-        )
+        walk.add(_step(readings.read_fetches(known.cpu_bound), "read from the passes of the sweep", name))
     return known
 
 
-def _cpu_bound(
-    walk: _Walk, known: chain.Known, facts: Facts, name: str, result: SweepResult
-) -> CpuBound | None:
+def _step(
+    reading: readings.Reading, experiment: str, folder: str, *, command: str = "", took_s: float = 0.0
+) -> Step:
+    return Step(
+        question=reading.question,
+        experiment=experiment,
+        answer=reading.answer,
+        evidence=reading.evidence,
+        falsified=reading.falsified,
+        folder=folder,
+        command=command,
+        took_s=took_s,
+    )
+
+
+def _cpu_bound(folder: SweepFolder, workers: int, cpus: float) -> CpuBound | None:
     """None also where the target itself has a CPU for every worker: then its delay is not theirs."""
-    place = SweepFolder(walk.folder / name)
-    stored = place.read_plan()
-    if stored is None or known.workers <= facts.cpus:
+    if workers <= cpus:
         return None
-    return cpu_bound(read_parts(place, stored[2], result.passes, facts), facts.cpus)
+    return cpu_bound(read_parts(measured_passes(folder, block=SWEEP_BLOCK)), cpus)
 
 
 def _nothing(

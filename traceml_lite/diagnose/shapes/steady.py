@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 
+from traceml_lite.diagnose.costs.budget import FLOOR_SHARE_MAX, HANDOVER_COLD_NS
 from traceml_lite.diagnose.shapes.measures import Growth, Measures
 from traceml_lite.diagnose.shapes.scoring import above, below, either, evidence, unlikely
 from traceml_lite.diagnose.words import digits, duration, percent
@@ -18,8 +19,6 @@ IDLE_SHARE = 0.02
 # unless each is what handing over any batch takes: 0.6 to 1.3 ms measured, and a little room.
 READY_SHARE = 0.1
 HANDOVER_NS = 2_000_000
-# ... and where the loop's CPU had slept during the step (see ``costs.budget``), up to this share of the time.
-COLD_SHARE, COLD_HANDOVER_NS = 0.15, 6_000_000
 # Then "the loader keeps up" is one reading at most: the pool does, the batches still come late.
 UNEXPLAINED_CAP = 0.4
 # Waiting with a place of its own (the start of the run or of an epoch) is named from a smaller share on, if
@@ -95,7 +94,7 @@ def waits_for_made(seen: Measures) -> bool:
     share = seen.wait_share - seen.steady_share
     if share <= READY_SHARE or seen.ready_wait_ns <= HANDOVER_NS:
         return False
-    return share > COLD_SHARE or seen.ready_wait_ns > COLD_HANDOVER_NS
+    return share > FLOOR_SHARE_MAX or seen.ready_wait_ns > HANDOVER_COLD_NS
 
 
 def _settled(seen: Measures) -> float:
@@ -103,7 +102,7 @@ def _settled(seen: Measures) -> float:
     share = max(0.0, seen.wait_share - seen.steady_share)
     few = below(share, READY_SHARE, 1.3)
     short = below(seen.ready_wait_ns, HANDOVER_NS, 1.3)
-    cold = below(share, COLD_SHARE, 1.2) * below(seen.ready_wait_ns, COLD_HANDOVER_NS, 1.2)
+    cold = below(share, FLOOR_SHARE_MAX, 1.2) * below(seen.ready_wait_ns, HANDOVER_COLD_NS, 1.2)
     return UNEXPLAINED_CAP + (1.0 - UNEXPLAINED_CAP) * either(few, short, cold)
 
 
