@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,14 +17,20 @@ LOADER = """
     import os, sys, time
     from torch.utils.data import DataLoader, Dataset
     class Slow(Dataset):
-        def __len__(self): return 40
+        def __init__(self, length=40): self.length = length
+        def __len__(self): return self.length
         def __getitem__(self, i):
             time.sleep(0.002)
             return i
-    def train(workers=1, **options):
-        for _ in DataLoader(Slow(), batch_size=2, num_workers=workers, **options):
-            pass
+    def train(workers=1, length=40, ready=False, **options):
+        for _ in DataLoader(Slow(length), batch_size=2, num_workers=workers, **options):
+            if ready:
+                print("ready", flush=True)
+                ready = False
 """
+# One epoch that does not end: Python itself loses an exception of a signal handler that runs while a worker
+# is being forked or an iterator is being torn down, so a script that makes workers all the time may go on.
+ENDLESS = "    train(length=1_000_000, ready=True)\n"
 
 Cli = Callable[..., "subprocess.CompletedProcess[str]"]
 Script = Callable[[str], Path]
@@ -32,6 +39,17 @@ Script = Callable[[str], Path]
 def trace_of(folder: Path) -> tl.records.run.Run:  # type: ignore[name-defined]
     (path,) = (folder / "runs").iterdir()
     return tl.load(path)
+
+
+@contextlib.contextmanager
+def ended(process: subprocess.Popen[str]) -> Iterator[None]:
+    """Leave no process behind when what the test waits for does not come."""
+    try:
+        yield
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
 
 
 def test_run_keeps_stdout_arguments_and_exit_code_and_puts_the_summary_on_stderr(
@@ -106,7 +124,7 @@ def test_a_script_without_a_loader_is_told_so_and_torch_is_not_imported_for_it(
 def test_a_signal_ends_the_script_as_it_would_have_and_the_summary_still_comes(
     script: Script, tmp_path: Path, number: signal.Signals
 ) -> None:
-    script(LOADER + "    print('ready', flush=True)\n    while True: train()\n")
+    script(LOADER + ENDLESS)
 
     def end(*command: str) -> tuple[int, str]:
         process = subprocess.Popen(
@@ -118,12 +136,13 @@ def test_a_signal_ends_the_script_as_it_would_have_and_the_summary_still_comes(
             # A job in the background of a shell, as CI may be, starts with SIGINT ignored.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL) and None,
         )
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        time.sleep(1.0)
-        process.send_signal(number)
-        _, stderr = process.communicate(timeout=60)
-        return process.returncode, stderr
+        with ended(process):
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            time.sleep(1.0)
+            process.send_signal(number)
+            _, stderr = process.communicate(timeout=60)
+            return process.returncode, stderr
 
     plain, _ = end("train.py")
     traced, stderr = end("-m", "traceml_lite", "run", "train.py")
@@ -140,19 +159,19 @@ def test_a_handler_of_the_scripts_own_for_sigterm_is_left_alone(script: Script, 
         + """
     import signal
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(5))
-    print('ready', flush=True)
-    while True: train()
-    """
+"""
+        + ENDLESS
     )
     process = subprocess.Popen(
         [sys.executable, "-m", "traceml_lite", "run", "train.py"],
         cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
-    assert process.stdout is not None
-    process.stdout.readline()
-    time.sleep(0.5)
-    process.terminate()
-    process.communicate(timeout=60)
+    with ended(process):
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        time.sleep(0.5)
+        process.terminate()
+        process.communicate(timeout=60)
     assert process.returncode == 5
     assert trace_of(tmp_path).ending == "exited with code 5"
 
