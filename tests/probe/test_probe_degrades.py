@@ -44,7 +44,7 @@ def test_a_class_of_iterators_that_lacks_a_name_is_not_touched() -> None:
     reason = process_workers.unverified(Strange)
     assert reason is not None
     assert "_next_data does not use _task_info" in reason
-    assert process_workers.traced_class(Strange, unordered=False) == reason
+    assert process_workers.traced_class(Strange, unordered=False, iterable=False) == reason
 
 
 @pytest.mark.parametrize("path", ["/proc/self/io", "/proc/thread-self/schedstat", "/proc/self/stat", "/proc"])

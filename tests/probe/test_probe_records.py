@@ -130,6 +130,24 @@ def test_rchar_can_be_switched_off_and_is_then_absent_with_its_reason(trace_path
     assert "run_queue_ns" in run.main.deliveries
 
 
+def test_a_slot_of_the_ring_that_is_used_again_keeps_no_counter_of_its_last_use(trace_path: Path) -> None:
+    with tl.record(trace_path):
+        loader = DataLoader(Sleepy(1200), batch_size=1, num_workers=1, persistent_workers=True)
+        for _ in range(2):
+            for _ in loader:
+                pass
+    deliveries = tl.load(trace_path).main.deliveries
+    assert len(deliveries) == 2400
+    for name in ("step_cpu_ns", "wait_cpu_ns"):
+        read = deliveries[name] != MISSING
+        # The first 32 of each epoch are read, the slots of the ring are 512, and later readings are few.
+        for start in (0, 1200):
+            assert read[start : start + 30].all()
+            assert read[start + 32 : start + 1199].sum() < 30
+    assert deliveries["epoch"].tolist() == [0] * 1200 + [1] * 1200
+    assert deliveries["delivery"].tolist() == [*range(1200), *range(1200)]
+
+
 def test_train_and_validation_are_two_loaders_and_each_keeps_its_epochs(trace_path: Path) -> None:
     train, validation = Sleepy(8), Sleepy(4)
     with tl.record(trace_path):

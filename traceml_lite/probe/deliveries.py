@@ -13,9 +13,13 @@ from typing import TYPE_CHECKING, Any
 from traceml_lite.records.run import IN_CONSUMER, MISSING, UNKNOWN_WORKER
 from traceml_lite.store.layout import (
     DELIVERIES,
+    DELIVERY_BODY_OFFSET,
+    DELIVERY_BODY_STRUCT,
     DELIVERY_STEP_OFFSET,
     DELIVERY_STEP_STRUCT,
     DELIVERY_STRUCT,
+    DELIVERY_WAIT_OFFSET,
+    DELIVERY_WAIT_STRUCT,
     FETCH,
     FETCHES,
     RECORD_SIZE,
@@ -29,20 +33,24 @@ if TYPE_CHECKING:
     from traceml_lite.probe.session import Session
 
 _now = time.perf_counter_ns
-_pack_delivery = DELIVERY_STRUCT.pack_into
+_pack_body = DELIVERY_BODY_STRUCT.pack_into
+_BODY = RING_HEADER_SIZE + DELIVERY_BODY_OFFSET
 _thread_cpu = time.thread_time_ns
 _process_cpu = time.process_time_ns
 
 # Rings are emptied into the trace's files once in so many deliveries; a drain costs some 10 us a worker.
 DRAIN_EVERY = 256
 _DELIVERY_RING = 512
+_SLOT = _DELIVERY_RING - 1  # a power of two less one: the slot of a number is its low bits
+# What is due is looked at, and the own time measured, once in so many deliveries: a power of two.
+LOOK_EVERY = 16
 # The consumer's own counters cost some 15 us a delivery, more with cold caches. They are read around the
 # first deliveries of a turn and then around one in every 200 ms, which is every one where steps are long;
 # where iterations take less than 2 ms, around one in so many, which keeps them out of the 99th percentile.
 FIRST_READ = 32
 READ_EVERY_NS = 200_000_000
 SHORT_NS, READ_EVERY_SHORT = 2_000_000, 512
-_NO_TASK = (UNKNOWN_WORKER, MISSING, MISSING)
+NO_TASK = (UNKNOWN_WORKER, MISSING, MISSING)
 # Worker number of the consumer's own ring, to tell it from the ring of fetches with num_workers=0.
 _CONSUMER_RING = UNKNOWN_WORKER
 
@@ -52,20 +60,23 @@ class IteratorRecorder:
 
     Attributes:
         tasks: Rank to ``(worker, k, dispatch_ns)`` of what was dispatched and not delivered.
+        given: Tasks given to each worker in this turn.
+        sent: Ranks below this one are known to be dispatched.
+        asks: Batches asked for in this turn, counted with ``num_workers=0`` only.
         turn: Which pass of the iterator this is.
         live: False once the iterator or the session has ended; the hooks pass through then.
         last_index: Rank of the last message received, where batches may overtake.
         own: Recorder of the fetches made here, with ``num_workers=0``.
-        given: Tasks given to each worker in this turn.
         reading: Whether the next ask reads the consumer's counters.
-        constructing: True until the first batch that was not asked for by the iterator's own code.
+        constructing: True until the first batch that was not asked for by the iterator's own code; as a
+            number it is ``FLAG_FAST_FORWARD``.
     """
 
     __slots__ = (
-        "_closed_turn", "_delivery", "_drained", "_epoch", "_last_got_ns", "_memory", "_next_sequence",
-        "_read_due_ns", "_readers", "_readings", "_ring", "_sampled", "_session", "constructing", "given",
-        "iterator", "last_index", "live", "loader", "made_ns", "own", "reading", "ready_ns", "tasks", "turn",
-        "workers",
+        "_blank", "_closed_turn", "_committed", "_count", "_drained", "_due_ns", "_epoch", "_first",
+        "_last_got_ns", "_memory", "_next_sequence", "_read_due_ns", "_readers", "_readings", "_ring",
+        "_sampled", "_session", "asks", "constructing", "given", "iterator", "last_index", "live", "loader",
+        "made_ns", "own", "reading", "ready_ns", "sent", "tasks", "turn", "workers",
     )  # fmt: skip
 
     def __init__(self, session: Session, iterator: int, loader: int, workers: int, made_ns: int) -> None:
@@ -81,13 +92,17 @@ class IteratorRecorder:
         self.last_index = MISSING
         self.constructing = True
         self.own: FetchRecorder | None = None
-        self.given = [0] * max(workers, 1)
+        self.sent = 0
+        self.asks = 0
+        self.given = [0] * workers
         self._epoch = MISSING
-        self._delivery = 0
+        self._committed = 0
+        self._first = 0  # number, over all turns, of the first delivery of this one
         self._closed_turn = False
         self._last_got_ns = 0
         self._readings: tuple[int, int, int] | None = None
         self._read_due_ns = 0
+        self._due_ns = 0
         self.reading = True
         self._sampled = True
         self._drained = 0
@@ -98,6 +113,8 @@ class IteratorRecorder:
             worker=_CONSUMER_RING,
         )
         self._memory = self._ring.memory
+        self._count = self._ring.count
+        self._blank = memoryview(b"")
         self._next_sequence = session.sequence.__next__
         self._readers = [RingReader(self.ring_path(worker)) for worker in range(workers)]
 
@@ -117,12 +134,16 @@ class IteratorRecorder:
 
     # -- called by the hooks, in the order of an iterator's life ---------------------------------------
 
-    def own_task(self) -> int:
-        """With ``num_workers=0``: the batch about to be fetched here is the next one; returns its rank."""
-        rank = self.given[0]
-        self.tasks[rank] = (IN_CONSUMER, rank, MISSING)
-        self.given[0] = rank + 1
-        return rank
+    def dispatched(self, task_info: Any, sent: int, now_ns: int) -> None:
+        """Ranks up to ``sent`` have been put into the workers' queues, at about ``now_ns``."""
+        given = self.given
+        for rank in range(self.sent, sent):
+            info = task_info.get(rank)
+            if info is not None:
+                worker = info[0]
+                self.tasks[rank] = (worker, given[worker], now_ns)
+                given[worker] += 1
+        self.sent = sent
 
     def asked(self, now_ns: int) -> None:
         """Read the consumer's counters at an ask: the end of a step, the beginning of a wait.
@@ -144,46 +165,31 @@ class IteratorRecorder:
         asked_ns: int,
         got_ns: int,
         rank: int,
+        task: tuple[int, int, int],
         queue_size: int,
         held_back: int,
-        flags: int,
     ) -> None:
-        """The consumer has its batch: write the record."""
-        worker, k, dispatch_ns = self.tasks.pop(rank, _NO_TASK)
-        delivery = self._delivery
-        wait_cpu, wait_run_queue = MISSING, MISSING
+        """The consumer has its batch: write the record.
+
+        The hot path of the consumer. What is not needed for each delivery is left to ``_look``.
+        """
+        number = self._committed
+        worker, k, dispatch_ns = task
+        place = _BODY + (number & _SLOT) * RECORD_SIZE
         if self.reading:
-            before = self._readings
-            now = self._read()
-            if before is not None:
-                wait_cpu, wait_run_queue = now[0] - before[0], _difference(now[2], before[2])
-            # The step of a sampled delivery is read to its end, at the next ask.
-            self._readings = now if self._sampled else None
-            iteration_ns = got_ns - self._last_got_ns
-            often_ns = READ_EVERY_SHORT * iteration_ns if iteration_ns < SHORT_NS else 0
-            self._read_due_ns = got_ns + max(READ_EVERY_NS, often_ns)
-        if not delivery:
-            self._begin_epoch(asked_ns)
-        ring = self._ring
-        number = ring.committed
-        _pack_delivery(
-            self._memory, RING_HEADER_SIZE + (number % _DELIVERY_RING) * RECORD_SIZE,
-            self.iterator, self.turn, self._epoch, worker, flags, self._next_sequence(), delivery,
-            rank, k, asked_ns, got_ns, dispatch_ns, queue_size, held_back, wait_cpu, wait_run_queue,
-            MISSING, MISSING, MISSING, MISSING,
+            self._read_wait(number, asked_ns, got_ns)
+        _pack_body(
+            self._memory, place, worker, self.constructing, self._next_sequence(), number - self._first,
+            rank, k, asked_ns, got_ns, dispatch_ns, queue_size, held_back,
         )  # fmt: skip
-        self._delivery = following = delivery + 1
-        sampled = self._sampled
-        self._sampled = got_ns >= self._read_due_ns or following < FIRST_READ
-        self.reading = sampled or self._sampled
         self._last_got_ns = got_ns
-        ring.commit(_now() - got_ns + asked_ns - entered_ns)
-        if number + 1 - self._drained >= DRAIN_EVERY or got_ns > self._session.host_due_ns:
-            self._seldom(got_ns)
+        self._count[0] = self._committed = number + 1
+        if got_ns > self._due_ns or not number % LOOK_EVERY:
+            self._look(entered_ns, asked_ns, got_ns)
 
     def stopped(self, asked_ns: int, stop_ns: int) -> None:
         """``next`` raised StopIteration."""
-        if self._delivery and not self._closed_turn:
+        if self._deliveries() and not self._closed_turn:
             self._fill_step(asked_ns - self._last_got_ns, MISSING, MISSING, MISSING)
         self._end_turn("epoch_end", {"stop_ns": stop_ns - asked_ns})
 
@@ -191,9 +197,11 @@ class IteratorRecorder:
         """``next`` raised something else; the processes are those of the workers."""
         self.drain(keep_last=False)
         # A rank that is not awaited is the last delivered one: this error belongs to no batch.
-        worker = self.tasks.pop(rank)[0] if rank in self.tasks else None
+        worker = IN_CONSUMER if not self.workers and rank != MISSING else None
+        if rank in self.tasks:
+            worker = self.tasks.pop(rank)[0]
         self._session.event(
-            "error", self.iterator, epoch=self._epoch, deliveries=self._delivery,
+            "error", self.iterator, epoch=self._epoch, deliveries=self._deliveries(),
             rank=None if worker is None else rank, type=type(error).__name__, worker=worker,
             after_ns=_now() - asked_ns,
         )  # fmt: skip
@@ -231,11 +239,14 @@ class IteratorRecorder:
         self.turn += 1
         self.made_ns = _now()
         self.tasks.clear()
-        self.given = [0] * len(self.given)
-        self._delivery = 0
+        self.sent = 0
+        self.asks = 0
+        self.given = [0] * self.workers
+        self._first = self._committed
         self._epoch = MISSING
         self._closed_turn = False
         self._last_got_ns = 0
+        self._due_ns = 0
         self._readings = None
         self.reading = True
         self._sampled = True
@@ -260,17 +271,68 @@ class IteratorRecorder:
 
     # -- inside -----------------------------------------------------------------------------------------
 
+    def _deliveries(self) -> int:
+        return self._committed - self._first
+
     def _fill_step(self, step_ns: int, cpu_ns: int, process_cpu_ns: int, run_queue_ns: int) -> None:
-        """Complete the newest record, which is still in the ring, with the step behind it."""
-        place = self._ring.offset(self._ring.committed - 1) + DELIVERY_STEP_OFFSET
-        DELIVERY_STEP_STRUCT.pack_into(self._memory, place, step_ns, cpu_ns, process_cpu_ns, run_queue_ns)
+        """Complete the newest record with the step behind it, unless it has left the ring (an error did)."""
+        if self._committed > self._drained:
+            place = self._ring.offset(self._committed - 1) + DELIVERY_STEP_OFFSET
+            DELIVERY_STEP_STRUCT.pack_into(self._memory, place, step_ns, cpu_ns, process_cpu_ns, run_queue_ns)
 
     def _read(self) -> tuple[int, int, int]:
         return _thread_cpu(), _process_cpu(), self._session.run_queue_ns()
 
+    def _read_wait(self, number: int, asked_ns: int, got_ns: int) -> None:
+        """Read the consumer's counters behind a wait, and put off the next reading."""
+        if number == self._first:
+            self._begin_epoch(asked_ns)
+        before = self._readings
+        now = self._read()
+        if before is not None:
+            DELIVERY_WAIT_STRUCT.pack_into(
+                self._memory, self._ring.offset(number) + DELIVERY_WAIT_OFFSET,
+                now[0] - before[0], _difference(now[2], before[2]),
+            )  # fmt: skip
+        # The step of a sampled delivery is read to its end, at the next ask.
+        self._readings = now if self._sampled else None
+        iteration_ns = got_ns - self._last_got_ns
+        often_ns = READ_EVERY_SHORT * iteration_ns if iteration_ns < SHORT_NS else 0
+        self._read_due_ns = got_ns + max(READ_EVERY_NS, often_ns)
+        self._due_ns = 0
+
+    def _look(self, entered_ns: int, asked_ns: int, got_ns: int) -> None:
+        """What is due only now and then: the next reading, a drain, the host; and what all of it costs."""
+        own_ns = _now() - got_ns + asked_ns - entered_ns
+        ring = self._ring
+        ring.committed = committed = self._committed
+        # A delivery with a reading counts for itself; one without, for all between two looks.
+        if self.reading:
+            ring.spent(own_ns)
+        elif committed % LOOK_EVERY == 1:
+            ring.spent(own_ns, LOOK_EVERY)
+        sampled = self._sampled
+        self._sampled = got_ns >= self._read_due_ns or self._deliveries() < FIRST_READ
+        self.reading = sampled or self._sampled
+        session = self._session
+        if committed - self._drained >= DRAIN_EVERY or got_ns > session.host_due_ns:
+            # Its cost is the CPU time of this thread: it may wait for the disk.
+            before_ns = _thread_cpu()
+            if committed - self._drained >= DRAIN_EVERY:
+                self.drain(keep_last=True)
+            if got_ns > session.host_due_ns:
+                session.sample_host()
+            ring.own_ns += _thread_cpu() - before_ns
+        self._due_ns = min(self._read_due_ns, session.host_due_ns)
+
     def _begin_epoch(self, asked_ns: int) -> None:
         # Numbered at the first delivery: some frameworks make iterators that never deliver.
         self._epoch = self._session.next_epoch(self.loader)
+        # All that does not change within a turn; the ring is empty now.
+        rest = [MISSING] * 15
+        blank = DELIVERY_STRUCT.pack(self.iterator, self.turn, self._epoch, UNKNOWN_WORKER, 0, *rest)
+        self._blank = memoryview(blank * _DELIVERY_RING)
+        self._memory[RING_HEADER_SIZE:] = self._blank
         self._session.event(
             "epoch_start", self.iterator, epoch=self._epoch, turn=self.turn,
             iter_ns=None if self.ready_ns is None else self.ready_ns - self.made_ns, first_ask_ns=asked_ns,
@@ -281,19 +343,10 @@ class IteratorRecorder:
             return
         self._closed_turn = True
         self.drain(keep_last=False)
-        if self._delivery or kind == "epoch_end":
+        if self._deliveries() or kind == "epoch_end":
             self._session.event(
-                kind, self.iterator, epoch=self._epoch, deliveries=self._delivery, turn=self.turn, **data
+                kind, self.iterator, epoch=self._epoch, deliveries=self._deliveries(), turn=self.turn, **data
             )
-
-    def _seldom(self, got_ns: int) -> None:
-        """What is due only now and then; its cost is the CPU time of this thread."""
-        before = _thread_cpu()
-        if self._ring.committed - self._drained >= DRAIN_EVERY:
-            self.drain(keep_last=True)
-        if got_ns > self._session.host_due_ns:
-            self._session.sample_host()
-        self._ring.own_ns += _thread_cpu() - before
 
     def drain(self, *, keep_last: bool) -> None:
         """Move whole records from the rings to the trace's files.
@@ -301,11 +354,12 @@ class IteratorRecorder:
         Args:
             keep_last: Leave the newest delivery, whose step is still running, in the ring.
         """
-        ring = self._ring
-        until = ring.committed - 1 if keep_last else ring.committed
+        until = self._committed - 1 if keep_last else self._committed
         spans, _ = ring_slots(until, self._drained, _DELIVERY_RING)
         parts = [self._memory[offset : offset + length] for offset, length in spans]
         self._session.append(DELIVERIES, b"".join(parts))
+        for offset, length in spans:
+            self._memory[offset : offset + length] = self._blank[:length]
         self._drained = max(self._drained, until)
         for worker, reader in enumerate(self._readers):
             before = reader.header
@@ -316,7 +370,7 @@ class IteratorRecorder:
                 self._session.worker_seen(self, worker, header)
             if header is not None:
                 self._session.count_worker(self, worker, header.own_ns, reader.lost)
-        self._session.count_consumer(self, ring.own_ns)
+        self._session.count_consumer(self, self._ring.own_ns)
 
 
 def _difference(after: int, before: int) -> int:
@@ -330,5 +384,5 @@ def own_fetch_ring(recorder: IteratorRecorder) -> Ring:
 
 def worker_ring_capacity(workers: int, prefetch: int) -> int:
     """Records a worker may write between two drains: of DRAIN_EVERY deliveries and all it may be ahead."""
-    needed = DRAIN_EVERY + 2 * max(prefetch, 1) * max(workers, 1)
+    needed = DRAIN_EVERY + LOOK_EVERY + 2 * max(prefetch, 1) * max(workers, 1)
     return max(512, 1 << (needed - 1).bit_length())

@@ -52,7 +52,9 @@ DELIVERY_COLUMNS: tuple[Column, ...] = (
     Column("step_ns", "i8", "ns", "from got to the next ask; missing where an epoch was broken off"),
     Column("queue_size", "i4", "batches", "batches in the result queue at the ask (pinned ones if pinning)"),
     Column("held_back", "i4", "batches", "batches received but held back by order, at the ask"),
-    Column("dispatch_ns", "i8", "ns", "when the batch's index was put into the worker's queue"),
+    Column(
+        "dispatch_ns", "i8", "ns", "when the batch's index was put into the worker's queue, to some 20 us"
+    ),
     Column("step_cpu_ns", "i8", "ns", "CPU time of the consumer's thread in the step (a sample of steps)"),
     Column("step_process_cpu_ns", "i8", "ns", "the same of the whole consumer process (a sample)"),
     Column("step_run_queue_ns", "i8", "ns", "run-queue delay of that thread in the step (a sample)"),

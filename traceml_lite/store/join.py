@@ -152,16 +152,22 @@ def _column(
 def _deliveries(mine: NDArray[Any], fetched: NDArray[Any], reasons: Mapping[str, str]) -> Table:
     columns: dict[str, Any] = {}
     absent: dict[str, str] = {}
+    rows = _match(mine, fetched)
+    hit = rows >= 0
+    dispatch_ns = mine["dispatch_ns"].copy()
+    if hit.any():
+        # The probe knows a dispatch to the return of the next() that made it, some 20 us late: by then an
+        # idle worker may have begun.
+        dispatch_ns[hit] = np.minimum(dispatch_ns[hit], fetched["fetch_start_ns"][rows[hit]])
     derived = {
         "wait_ns": mine["got_ns"] - mine["ask_ns"],
         "fast_forward": (mine["flags"] & FLAG_FAST_FORWARD).astype("u1"),
+        "dispatch_ns": dispatch_ns,
     }
     for spec in DELIVERY_COLUMNS:
         values = derived[spec.name] if spec.name in derived else mine[spec.name]
         values = np.ascontiguousarray(values.astype(spec.dtype, copy=False))
         _column(values, spec.name, _why_delivery(spec.name), columns, absent)
-    rows = _match(mine, fetched)
-    hit = rows >= 0
     for spec in FETCH_COLUMNS:
         values = np.full(len(mine), MISSING, dtype=spec.dtype)
         if hit.any():

@@ -79,9 +79,10 @@ def load(path: str | os.PathLike[str]) -> Run:
     source = _open(place)
     manifest = _manifest(place, source)
     events = _events(place, source, manifest)
-    deliveries = _records(source, DELIVERIES, manifest, DELIVERY)
-    fetches = _records(source, FETCHES, manifest, FETCH)
+    # The rings before the files: what a run that goes on moves from one to the other is then read twice at
+    # most, and never missed.
     headers: list[RingHeader] = []
+    new_deliveries, new_fetches = [], []
     for name in source.names(LIVE):
         ring = _ring(source.read(name))
         if ring is None:
@@ -89,10 +90,16 @@ def load(path: str | os.PathLike[str]) -> Run:
         header, records, mark = ring
         headers.append(header)
         if name.endswith(".deliveries"):
-            deliveries = _with_new(deliveries, np.frombuffer(records, dtype=DELIVERY), ("sequence",))
+            rows = np.frombuffer(records, dtype=DELIVERY)
+            new_deliveries.append(rows[rows["sequence"] >= 0])  # less the slots that have been emptied
         else:
-            rows = np.frombuffer(records + mark, dtype=FETCH)
-            fetches = _with_new(fetches, rows, ("iterator", "turn", "worker", "k"))
+            new_fetches.append(np.frombuffer(records + mark, dtype=FETCH))
+    deliveries = _records(source, DELIVERIES, manifest, DELIVERY)
+    for rows in new_deliveries:
+        deliveries = _with_new(deliveries, rows, ("sequence",))
+    fetches = _records(source, FETCHES, manifest, FETCH)
+    for rows in new_fetches:
+        fetches = _with_new(fetches, rows, ("iterator", "turn", "worker", "k"))
     deliveries = with_steps(deliveries)
     sampled, floor_ns, delivered = None, None, len(deliveries)
     sampling = manifest.get("sampling")

@@ -37,9 +37,13 @@ class Ring:
     Attributes:
         memory: The mapping; pack a record at ``offset(n)``, then call ``commit``.
         capacity: Records it holds.
+        committed: Records written so far.
+        count: ``committed`` as readers of the file see it, a view of one item, for an owner that commits
+            without a call: it sets both, and says what it spent with ``spent``.
+        own_ns: Time spent on bookkeeping so far.
     """
 
-    __slots__ = ("_path", "_usual_ns", "capacity", "committed", "memory", "own_ns")
+    __slots__ = ("_path", "_usual_ns", "capacity", "committed", "count", "memory", "own_ns")
 
     def __init__(self, path: str, capacity: int, *, iterator: int, worker: int) -> None:
         """Create the file.
@@ -65,6 +69,7 @@ class Ring:
         RING_HEADER.pack_into(
             self.memory, 0, RING_MAGIC, RECORD_SIZE, capacity, os.getpid(), iterator, worker, 0, 0
         )
+        self.count = memoryview(self.memory)[RING_COUNTS_OFFSET : RING_COUNTS_OFFSET + 8].cast("q")
 
     def offset(self, number: int) -> int:
         """Byte offset of record ``number``."""
@@ -72,11 +77,15 @@ class Ring:
 
     def commit(self, own_ns: int) -> None:
         """The record at ``offset(committed)`` is whole; ``own_ns`` more were spent on bookkeeping."""
+        self.committed += 1
+        self.spent(own_ns)
+
+    def spent(self, own_ns: int, records: int = 1) -> None:
+        """``own_ns`` were spent on bookkeeping for each of so many records."""
         if own_ns > PREEMPTED_NS:
             own_ns = self._usual_ns
         self._usual_ns = own_ns
-        self.committed += 1
-        self.own_ns += own_ns
+        self.own_ns += own_ns * records
         _pack_counts(self.memory, RING_COUNTS_OFFSET, self.committed, self.own_ns)
 
     def say_absent(self, bits: int, error: int) -> None:

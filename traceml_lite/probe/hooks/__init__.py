@@ -76,7 +76,9 @@ def _watch(session: Session, iterator: Any, loader: Any, made_ns: int) -> None:
     from traceml_lite.probe.hooks import describe, process_workers
 
     traced = process_workers.traced_class(
-        type(iterator), unordered=getattr(loader, "in_order", True) is False
+        type(iterator),
+        unordered=getattr(loader, "in_order", True) is False,
+        iterable=getattr(loader, "_dataset_kind", 1) != 0,
     )
     if isinstance(traced, str):
         session.lacks("fetches", traced)

@@ -11,12 +11,11 @@ import sys
 import time
 from typing import Any
 
-from traceml_lite.probe.deliveries import IteratorRecorder, own_fetch_ring, worker_ring_capacity
+from traceml_lite.probe.deliveries import NO_TASK, IteratorRecorder, own_fetch_ring, worker_ring_capacity
 from traceml_lite.probe.fetch import FetchRecorder
 from traceml_lite.probe.hooks.fetcher import record_fetcher
 from traceml_lite.probe.worker import WorkerInit
 from traceml_lite.records.run import IN_CONSUMER, MISSING
-from traceml_lite.store.layout import FLAG_FAST_FORWARD
 
 _now = time.perf_counter_ns
 _KEY = "_traceml_lite"
@@ -56,24 +55,31 @@ class _Fetching(enum.Enum):
     UNSEEN = "in a way that is not known here"
 
 
-_traced: dict[tuple[type[Any], bool], type[Any] | str] = {}
+_traced: dict[tuple[type[Any], bool, bool], type[Any] | str] = {}
 _outside: dict[type[Any], type[Any]] = {}
 
 
-def traced_class(cls: type[Any], *, unordered: bool) -> type[Any] | str:
-    """The recording subclass of a class of iterators, made once; the reason in words where there is none."""
-    if (cls, unordered) not in _traced:
-        _traced[cls, unordered] = _make_traced(cls, unordered)
-    return _traced[cls, unordered]
+def traced_class(cls: type[Any], *, unordered: bool, iterable: bool) -> type[Any] | str:
+    """The recording subclass of a class of iterators, made once; the reason in words where there is none.
+
+    Args:
+        cls: The class that torch or a wrapper made.
+        unordered: Whether batches may overtake.
+        iterable: Whether the workers iterate over the dataset and may run dry.
+    """
+    if (cls, unordered, iterable) not in _traced:
+        _traced[cls, unordered, iterable] = _make_traced(cls, unordered, iterable)
+    return _traced[cls, unordered, iterable]
 
 
-def _make_traced(cls: type[Any], unordered: bool) -> type[Any] | str:
+def _make_traced(cls: type[Any], unordered: bool, iterable: bool) -> type[Any] | str:
     reason = unverified(cls)
     if reason is not None:
         return reason
     if not hasattr(cls, "_try_put_index"):
         return _subclass(cls, _consumer_members(cls))
-    return _subclass(cls, _worker_members(cls, _Fetching.OVERTAKING if unordered else _Fetching.IN_ORDER))
+    fetching = _Fetching.OVERTAKING if unordered else _Fetching.IN_ORDER
+    return _subclass(cls, _worker_members(cls, fetching, iterable))
 
 
 def outside_class(cls: type[Any]) -> type[Any]:
@@ -124,7 +130,8 @@ def _members(cls: type[Any], fetching: _Fetching) -> dict[str, Any]:
                 queue_size = self._data_queue.qsize()
                 held_back = len(self._task_info) - self._tasks_outstanding
             elif here:
-                rank = recorder.own_task()
+                rank = recorder.asks
+                recorder.asks = rank + 1
         except Exception as error:
             recorder.broken("before a batch", error)
         asked_ns = _now()
@@ -136,20 +143,31 @@ def _members(cls: type[Any], fetching: _Fetching) -> dict[str, Any]:
         except BaseException as error:
             if workers:
                 rank = recorder.last_index if unordered else self._rcvd_idx - 1
+                _guard(recorder, recorder.dispatched, self._task_info, self._send_idx, _now())
             _guard(recorder, recorder.failed, error, asked_ns, rank, _processes(self))
             raise
         got_ns = _now()
         try:
+            task = NO_TASK
             if workers:
+                # torch hands out the next task just before it returns a batch.
+                sent = recorder.sent
+                if self._send_idx == sent + 1:
+                    worker = self._task_info[sent][0]
+                    k = recorder.given[worker]
+                    recorder.given[worker] = k + 1
+                    recorder.tasks[sent] = (worker, k, got_ns)
+                    recorder.sent = sent + 1
+                elif self._send_idx != sent:
+                    recorder.dispatched(self._task_info, self._send_idx, got_ns)
                 rank = recorder.last_index if unordered else self._rcvd_idx - 1
-            flags = 0
+                task = recorder.tasks.pop(rank, NO_TASK)
+            elif here:
+                task = (IN_CONSUMER, rank, MISSING)
             if recorder.constructing:
                 # torchdata resumes by next() from the constructor; only the class's own code does that.
-                if sys._getframe(1).f_globals.get("__name__") == own_module:
-                    flags = FLAG_FAST_FORWARD
-                else:
-                    recorder.constructing = False
-            recorder.delivered(entered_ns, asked_ns, got_ns, rank, queue_size, held_back, flags)
+                recorder.constructing = sys._getframe(1).f_globals.get("__name__") == own_module
+            recorder.delivered(entered_ns, asked_ns, got_ns, rank, task, queue_size, held_back)
         except Exception as error:
             recorder.broken("after a batch", error)
         return data
@@ -177,7 +195,7 @@ def _processes(self: Any) -> list[Any]:
     return list(self.__dict__.get("_workers", ()))
 
 
-def _worker_members(cls: type[Any], fetching: _Fetching) -> dict[str, Any]:
+def _worker_members(cls: type[Any], fetching: _Fetching, iterable: bool) -> dict[str, Any]:
     def _try_put_index(self: Any) -> None:
         rank = self._send_idx
         dispatch_ns = _now()  # before the put: a worker may begin at once
@@ -185,20 +203,16 @@ def _worker_members(cls: type[Any], fetching: _Fetching) -> dict[str, Any]:
         if self._send_idx != rank:
             recorder: IteratorRecorder = self._traceml_lite
             if recorder.live:
-                try:
-                    worker = self._task_info[rank][0]
-                    given = recorder.given
-                    recorder.tasks[rank] = (worker, given[worker], dispatch_ns)
-                    given[worker] += 1
-                except Exception as error:
-                    recorder.broken("dispatch", error)
+                _guard(recorder, recorder.dispatched, self._task_info, self._send_idx, dispatch_ns)
 
     def _reset(self: Any, loader: Any, first_iter: bool = False, *args: Any, **kwargs: Any) -> None:
         recorder = self.__dict__[_KEY]
         if recorder.live and not first_iter:
             _guard(recorder, recorder.next_turn)
+        began_ns = _now()
         cls._reset(self, loader, first_iter, *args, **kwargs)
         if recorder.live:
+            _guard(recorder, recorder.dispatched, self._task_info, self._send_idx, began_ns)
             _guard(recorder, recorder.ready, [process.pid for process in _processes(self)])
 
     def _get_data(self: Any) -> Any:
@@ -209,7 +223,9 @@ def _worker_members(cls: type[Any], fetching: _Fetching) -> dict[str, Any]:
         return message
 
     members = _members(cls, fetching)
-    members["_try_put_index"] = _try_put_index
+    if iterable:
+        # A worker that runs dry has its next task answered within the same next(), so each put is watched.
+        members["_try_put_index"] = _try_put_index
     members["_reset"] = _reset
     members["_worker_init_fn"] = property(_wrapped_init, _store("_worker_init_fn"))
     if fetching is _Fetching.OVERTAKING:
