@@ -169,14 +169,41 @@ def fit_period(
     )
 
 
-def phase_ratios(hits: NDArray[np.int64], places: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Log likelihood ratio of each phase against one rate for all; 0 for a phase below its share."""
-    count, total = int(hits.sum()), int(places.sum())
-    apart = _log_likelihood(hits, places) + _log_likelihood(count - hits, total - places)
-    ratios: NDArray[np.float64] = apart - _log_likelihood(np.asarray(count), np.asarray(total))
+def phase_ratios(
+    hits: NDArray[np.int64], places: NDArray[np.int64], count: int, total: int
+) -> NDArray[np.float64]:
+    """Log likelihood ratio of each phase against one rate for all; 0 for a phase below its share.
+
+    Args:
+        hits: Events on each phase, of one folding or of many in a row.
+        places: Places on each phase, likewise.
+        count: Events of one folding.
+        total: Places of one folding.
+    """
+    ratios = np.zeros(hits.size, dtype=np.float64)
     # A phase that events avoid is a good split too, but no cadence.
-    ratios[hits * total <= places * count] = 0.0
+    above = np.flatnonzero(hits * total > places * count)
+    hits, places = hits[above], places[above]
+    ratios[above] = (
+        _log_likelihood(hits, places)
+        + _log_likelihood(count - hits, total - places)
+        - _log_likelihood(np.asarray(count), np.asarray(total))
+    )
     return ratios
+
+
+def best_folding(foldings: Sequence[tuple[NDArray[np.int64], NDArray[np.int64]]]) -> int:
+    """Which of several foldings of the same events, each ``(hits, places)`` by phase, has the best phase.
+
+    The first of equals, so that a period wins over its multiples.
+    """
+    sizes = [hits.size for hits, _ in foldings]
+    count, total = int(foldings[0][0].sum()), int(foldings[0][1].sum())
+    # All at once: most foldings are so short that a call costs more than its numbers.
+    hits, places = (np.concatenate(part) for part in zip(*foldings, strict=True))
+    heads = np.concatenate([[0], np.cumsum(sizes[:-1], dtype=np.int64)])
+    best = np.maximum.reduceat(phase_ratios(hits, places, count, total), heads)
+    return int(np.argmax(best > best.max() - 1e-9))
 
 
 def fit_phases(
@@ -189,7 +216,7 @@ def fit_phases(
     """
     hits, places = np.asarray(events_by_phase), np.asarray(places_by_phase)
     count, total = int(hits.sum()), int(places.sum())
-    ratios = phase_ratios(hits, places)
+    ratios = phase_ratios(hits, places, count, total)
     phase = int(np.argmax(ratios))
     chance = 0.0
     for size, same in zip(*np.unique(places, return_counts=True), strict=True):
@@ -267,16 +294,9 @@ def scan_periods(
         return None
     starts = _restarts(restarts)
     since, lengths = _since_restart(events, starts), np.diff(np.append(starts, total))
-    best, best_ratio = 2, -1.0
-    for period in candidate_periods(events, total, longest):
-        ratio = float(
-            phase_ratios(
-                np.bincount(since % period, minlength=period), _phase_places(int(period), lengths)
-            ).max()
-        )
-        if ratio > best_ratio + 1e-9:
-            best, best_ratio = int(period), ratio
-    return fit_period(events, total, best, restarts, tried=longest - 1)
+    periods = candidate_periods(events, total, longest).tolist()
+    best = best_folding([(np.bincount(since % p, minlength=p), _phase_places(p, lengths)) for p in periods])
+    return fit_period(events, total, periods[best], restarts, tried=longest - 1)
 
 
 def recurrence(events: NDArray[np.int64], total: int, period: int) -> float:

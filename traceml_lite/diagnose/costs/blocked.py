@@ -35,7 +35,7 @@ def storage(facts: CostFacts) -> Evidence:
     if reads.read_bytes is None and reads.major_faults is None:
         return cost_evidence("storage", 0.0, missing=("bytes read from the device, major faults",))
     explains, why_not = device_explains(reads, facts)
-    blocked = fetches.parts().blocked
+    blocked = fetches.parts.blocked
     amount = _amount(reads)
     pressure = facts.host.pressure_io
     return cost_evidence(
@@ -55,7 +55,7 @@ def storage(facts: CostFacts) -> Evidence:
 
 
 def _blocked_words(fetches: Fetches, reads: Reads, how: str = "blocked") -> str:
-    wall = fetches.mean_of(fetches.wall_ns)
+    wall = fetches.mean_wall_ns
     return (
         f"{fetches.noun} is {how} for {duration(reads.blocked_ns)} of its {duration(wall)} "
         f"({percent(reads.blocked_ns / wall)})"
@@ -106,7 +106,7 @@ def remote(facts: CostFacts) -> Evidence:
         return no_fetches("remote", facts)
     if reads.rchar is None:
         return cost_evidence("remote", 0.0, missing=("rchar, the bytes asked for by read calls",))
-    blocked = fetches.parts().blocked
+    blocked = fetches.parts.blocked
     from_device = reads.read_bytes or 0.0
     fits = (
         reads.rchar >= MIN_FETCH_BYTES
@@ -152,7 +152,7 @@ def lock(facts: CostFacts) -> Evidence:
     fetches, reads = facts.fetches, reads_of(facts)
     if fetches is None or reads is None:
         return no_fetches("lock", facts)
-    blocked, turns = fetches.parts().blocked, turns_of(facts)
+    blocked, turns = fetches.parts.blocked, turns_of(facts)
     weight = blocked * weight_in_fetch(facts)
     if threads_oversubscribed(facts):
         return cost_evidence("lock", 0.0, contradicts=("helper threads were at work while it was blocked",))

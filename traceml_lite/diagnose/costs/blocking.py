@@ -61,7 +61,7 @@ def reads_of(facts: CostFacts) -> Reads | None:
     fetches = facts.fetches
     if fetches is None:
         return None
-    blocked = fetches.blocked_ns()
+    blocked = fetches.blocked_ns
     weight = blocked * fetches.weight / fetches.wall_ns
     total = float(weight.sum())
     columns = {name: known(facts.deliveries, name) for name in ("read_bytes", "rchar", "major_faults")}
@@ -124,7 +124,7 @@ def _blocked_tasks(facts: CostFacts) -> float | None:
     if fetches is None:
         return None
     span = float(fetches.end_ns.max() - fetches.start_ns.min())
-    return facts.sampling * float(fetches.blocked_ns().sum()) / span if span > 0 else None
+    return facts.sampling * float(fetches.blocked_ns.sum()) / span if span > 0 else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,11 +34,11 @@ def cpu(facts: CostFacts) -> Evidence:
     fetches = facts.fetches
     if fetches is None:
         return no_fetches("cpu", facts)
-    parts = fetches.parts()
+    parts = fetches.parts
     helpers = 0.0 if threads_oversubscribed(facts) else parts.helper
     share = max(0.0, parts.cpu + helpers - fault_time_share(facts))
     busy = fetches.mean_of(fetches.thread_ns)
-    wall = fetches.mean_of(fetches.wall_ns)
+    wall = fetches.mean_wall_ns
     return cost_evidence(
         "cpu",
         share * weight_in_fetch(facts),
@@ -60,7 +60,7 @@ def run_queue(facts: CostFacts) -> Evidence:
         return no_fetches("run_queue", facts)
     if split is None or fetches.run_queue_ns is None:
         return _queue_missing("run_queue")
-    waited, wall = fetches.mean_of(fetches.run_queue_ns), fetches.mean_of(fetches.wall_ns)
+    waited, wall = fetches.mean_of(fetches.run_queue_ns), fetches.mean_wall_ns
     supports = [
         f"{fetches.noun} is ready to run but has no CPU for {duration(waited)} of its "
         f"{duration(wall)} ({percent(waited / wall)})",
@@ -73,7 +73,7 @@ def run_queue(facts: CostFacts) -> Evidence:
         split.own * weight_in_fetch(facts),
         supports=tuple(supports),
         contradicts=idle_reason(facts) or _short_queue(fetches) or _whose_queue(fetches, split),
-        numbers={"run_queue_share": fetches.parts().run_queue, "own_share": split.own},
+        numbers={"run_queue_share": fetches.parts.run_queue, "own_share": split.own},
     )
 
 
@@ -84,10 +84,10 @@ def threads(facts: CostFacts) -> Evidence:
         return no_fetches("threads", facts)
     if split is None:
         return _queue_missing("threads")
-    share, helpers = helper_share(facts), fetches.parts().helper
+    share, helpers = helper_share(facts), fetches.parts.helper
     count = facts.worker_threads
     # The run-queue delay of helper threads is not read; it shows as the fetching thread being blocked.
-    blocked = 0.0 if reading(facts) else fetches.parts().blocked
+    blocked = 0.0 if reading(facts) else fetches.parts.blocked
     score = split.threads + helpers + blocked if threads_oversubscribed(facts) else 0.0
     against = f"helper threads did {percent(share)} of the workers' CPU time"
     if count is not None and count <= BASE_THREADS:
@@ -139,7 +139,7 @@ def quota(facts: CostFacts) -> Evidence:
     share = 0.0 if split is None else split.quota
     # Part of being stopped shows as blocked time; the throttled time itself says how much.
     if facts.fetches is not None and share > 0:
-        share = min(1.0, share + min(facts.fetches.parts().blocked, facts.host.throttled_share or 0.0))
+        share = min(1.0, share + min(facts.fetches.parts.blocked, facts.host.throttled_share or 0.0))
     of = "" if limit is None else f" of {digits(limit)} CPUs"
     return cost_evidence(
         "quota",
@@ -182,7 +182,7 @@ def _split(facts: CostFacts) -> QueueSplit | None:
     """The run-queue share by cause, or None where it was not measured."""
     if facts.fetches is None or facts.fetches.run_queue_ns is None:
         return None
-    return split_queue(facts, facts.fetches.parts().run_queue)
+    return split_queue(facts, facts.fetches.parts.run_queue)
 
 
 def _queue_missing(key: str) -> Evidence:
@@ -209,7 +209,7 @@ def _demand(facts: CostFacts) -> tuple[str, ...]:
 
 def _whose_queue(fetches: Fetches, split: QueueSplit) -> tuple[str, ...]:
     """Why a long delay is not the pool's own, as a sentence; nothing where most of it is."""
-    share = fetches.parts().run_queue
+    share = fetches.parts.run_queue
     whose = {
         "other processes": split.others,
         "helper threads": split.threads,
@@ -226,5 +226,5 @@ def _whose_queue(fetches: Fetches, split: QueueSplit) -> tuple[str, ...]:
 
 
 def _short_queue(fetches: Fetches) -> tuple[str, ...]:
-    share = fetches.parts().run_queue
+    share = fetches.parts.run_queue
     return (f"run-queue delay is {percent(share)} of a fetch",) if share < 0.25 else ()

@@ -8,6 +8,7 @@ split into CPU, helper threads, run-queue delay and being blocked. Nothing here 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,9 +38,12 @@ class Parts:
     """The rest: neither on a CPU nor waiting for one, as in I/O, a lock or a sleep."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Fetches:
-    """The fetches behind the deliveries, one element each; only rows in which every counter was read."""
+    """The fetches behind the deliveries, one element each; only rows in which every counter was read.
+
+    Without slots: what every cause asks for is computed once and kept.
+    """
 
     wall_ns: Floats
     waited_ns: Floats
@@ -56,16 +60,19 @@ class Fetches:
     behind_waits: bool
     """True when shares weigh each fetch by the waiting behind it, False when by its own length."""
 
-    @property
+    @cached_property
     def weight(self) -> Floats:
-        """Nanoseconds by which each fetch counts in a share."""
-        return self.waited_ns if self.behind_waits else self.wall_ns
+        """Share by which each fetch counts: its waiting or its length over all of that; they add up to 1."""
+        weight = self.waited_ns if self.behind_waits else self.wall_ns
+        shares: Floats = weight / weight.sum()
+        return shares
 
     @property
     def noun(self) -> str:
         """What means and shares over these fetches are about: the table of workers has other means."""
         return "a fetch that was waited for" if self.behind_waits else "a fetch"
 
+    @cached_property
     def blocked_ns(self) -> Floats:
         """Per fetch, the time it was neither on a CPU nor waiting for one, helper threads taken off."""
         rest = self.wall_ns - self.thread_ns - (0 if self.run_queue_ns is None else self.run_queue_ns)
@@ -74,15 +81,23 @@ class Fetches:
 
     def share_of(self, part_ns: Floats) -> float:
         """Weighted mean of ``part / wall`` over the fetches, in [0, 1]."""
-        ratio = np.minimum(part_ns / self.wall_ns, 1.0)
-        return float(np.average(ratio, weights=self.weight))
+        return float((np.minimum(part_ns / self.wall_ns, 1.0) * self.weight).sum())
 
     def mean_of(self, values: NDArray[np.generic]) -> float:
         """Weighted mean of a per-fetch quantity; a missing element counts as absent, not as zero."""
-        known = np.asarray(values) >= 0
-        weight = self.weight[known]
-        return float(np.average(np.asarray(values)[known], weights=weight)) if weight.sum() > 0 else 0.0
+        array = np.asarray(values, dtype=np.float64)
+        if array.min(initial=0.0) >= 0.0:
+            return float((array * self.weight).sum())
+        known = array >= 0
+        total = float(self.weight[known].sum())
+        return float((array * self.weight)[known].sum()) / total if total > 0 else 0.0
 
+    @cached_property
+    def mean_wall_ns(self) -> float:
+        """How long a fetch takes; weighted as all else."""
+        return self.mean_of(self.wall_ns)
+
+    @cached_property
     def parts(self) -> Parts:
         """The composition of the fetches that matter."""
         helper_ns = np.maximum(self.process_ns - self.thread_ns, 0.0)

@@ -92,7 +92,7 @@ def memory(facts: CostFacts) -> Evidence:
         return cost_evidence("memory", 0.0, missing=("resident set of the workers over time",))
     share = fault_time_share(facts)
     if pressure is not None and pressure >= PRESSURE_MIN:
-        share = max(share, min(1.0, pressure) * max(fetches.parts().blocked, fetches.parts().cpu))
+        share = max(share, min(1.0, pressure) * max(fetches.parts.blocked, fetches.parts.cpu))
     faults = known(facts.deliveries, "minor_faults")
     supports: list[str] = []
     contradicts: list[str] = []

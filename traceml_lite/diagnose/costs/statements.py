@@ -21,7 +21,7 @@ def statement_of(key: str, facts: CostFacts) -> str:
 
 
 def _wall(fetches: Fetches | None) -> float:
-    return 0.0 if fetches is None else fetches.mean_of(fetches.wall_ns)
+    return 0.0 if fetches is None else fetches.mean_wall_ns
 
 
 def _noun(fetches: Fetches | None) -> str:

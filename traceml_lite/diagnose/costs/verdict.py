@@ -212,7 +212,7 @@ def _host_may_delay(facts: CostFacts) -> bool:
         return False
     if (facts.steps.unpickle_share or 0.0) >= UNPICKLING_MIN:
         return False
-    queued = 0.0 if facts.fetches is None else facts.fetches.parts().run_queue
+    queued = 0.0 if facts.fetches is None else facts.fetches.parts.run_queue
     if max(queued, facts.steps.wait_starved_share or 0.0) < STARVED_MIN:
         # Neither the workers nor the consumer ever had to wait for a CPU.
         return False
@@ -230,8 +230,8 @@ def _unexplained(facts: CostFacts, evidence: dict[str, Evidence]) -> float:
 
 def _blocked_for_no_known_reason(facts: CostFacts, evidence: dict[str, Evidence]) -> Verdict:
     fetches = facts.fetches
-    wall = 0.0 if fetches is None else fetches.mean_of(fetches.wall_ns)
-    share = 0.0 if fetches is None else fetches.mean_of(fetches.blocked_ns()) / wall
+    wall = 0.0 if fetches is None else fetches.mean_wall_ns
+    share = 0.0 if fetches is None else fetches.mean_of(fetches.blocked_ns) / wall
     noun = "a fetch" if fetches is None else fetches.noun
     candidates = tuple(key for key in ("remote", "lock") if evidence[key].state is not State.RULED_OUT) or (
         "lock",

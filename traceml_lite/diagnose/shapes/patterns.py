@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from traceml_lite.diagnose.shapes.features import Features, Fetches, Int, Mask
 from traceml_lite.stats.cadence import (
     PeriodFit,
+    best_folding,
     candidate_periods,
     fit_period,
     fit_phases,
-    phase_ratios,
     scan_periods,
 )
 from traceml_lite.stats.clock import ClockFit, fit_clock
@@ -157,22 +157,20 @@ def _turn_period(events: Int, turn: Int) -> PeriodFit | None:
     places = np.bincount(turn, minlength=rounds)
     hits = np.bincount(turn[events], minlength=rounds)
     longest = min(rounds // 2, MAX_TURNS)
-    best, best_ratio = 0, -1.0
-    phases = np.arange(rounds)
-    for period in candidate_periods(np.flatnonzero(hits), rounds, longest):
-        ratio = float(phase_ratios(*_folded(hits, places, phases % period, int(period))).max())
-        if ratio > best_ratio + 1e-9:
-            best, best_ratio = int(period), ratio
-    if not best:
+    periods = candidate_periods(np.flatnonzero(hits), rounds, longest).tolist()
+    if not periods:
         return None
-    return fit_phases(*_folded(hits, places, phases % best, best), best, longest - 1)
+    foldings = [(_folded(hits, period), _folded(places, period)) for period in periods]
+    best = best_folding(foldings)
+    return fit_phases(*foldings[best], periods[best], longest - 1)
 
 
-def _folded(hits: Int, places: Int, phase: Int, period: int) -> tuple[Int, Int]:
-    return (
-        np.bincount(phase, weights=hits, minlength=period).astype(np.int64),
-        np.bincount(phase, weights=places, minlength=period).astype(np.int64),
-    )
+def _folded(counts: Int, period: int) -> Int:
+    """Sums of every ``period``-th count: one entry a phase."""
+    whole = counts.size - counts.size % period
+    sums: Int = counts[:whole].reshape(-1, period).sum(axis=0)
+    sums[: counts.size - whole] += counts[whole:]
+    return sums
 
 
 def _carried(features: Features, fetches: Fetches, events: Int) -> float:
