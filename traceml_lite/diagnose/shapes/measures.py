@@ -111,6 +111,9 @@ class Measures:
     waited: Mask
     """Steady deliveries whose wait was more than the price of a queue get."""
     waited_share: float
+    evenness: float
+    """Median over mean of what a round of the workers takes beyond its steps: near 1 where every round is
+    late, near 0 where few rounds hold all the waiting; nan without waiting or with too few rounds."""
     recurrence: float
     """Chance that the delivery one round after a waited one is waited for, too; nan without workers."""
     recurrence_p: float
@@ -226,6 +229,18 @@ def _wait_queue_share(features: Features) -> float:
     return queued / waited if waited > 0 else float("nan")
 
 
+def _evenness(features: Features) -> float:
+    """Median over mean of the waiting in a round of the workers, rounds within one epoch only."""
+    size = features.round
+    if features.n - size < MIN_ROUND_TIMES:
+        return float("nan")
+    sums = np.concatenate([[0], np.cumsum(features.starved_ns)])
+    # The first round of an epoch fills the pipe.
+    rounds = (sums[size:] - sums[:-size])[features.in_epoch[size - 1 :] >= 2 * size - 1]
+    mean = float(rounds.mean()) if rounds.size >= MIN_ROUND_TIMES else 0.0
+    return float(np.median(rounds)) / mean if mean > 0 else float("nan")
+
+
 def _longest_calm(waited: Mask, features: Features) -> int:
     """Longest run of deliveries without a wait, epochs apart."""
     marks = np.flatnonzero(waited | (features.in_epoch == 0))
@@ -312,6 +327,7 @@ def measure(features: Features, cpus_usable: float | None = None) -> Measures:
         top_tenth=top_share(whole, 0.1),
         waited=waited,
         waited_share=share,
+        evenness=_evenness(features),
         recurrence=again,
         recurrence_p=again_p,
         fetch_growth=fetch_growth,

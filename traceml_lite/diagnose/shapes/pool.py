@@ -44,11 +44,19 @@ RECURRENCE_ROOM = 0.25
 # first wait is one draw of a fetch time.
 OVERLOAD = 1.25
 AGREEMENT = 2.0
-# From so many waited batches on, their recurrence must be more than chance.
-ENOUGH_WAITED = 10
+# First wait and pace may agree by accident, and waits may recur by accident, but seldom both: with the first,
+# this many times the level is asked of the second.
+PINNED_LEVELS = 10.0
+# From so many waited batches on, their recurrence must be more than chance; a short run has no more to show.
+ENOUGH_WAITED, ENOUGH_WAITED_SHORT = 10, 5
 # A busy pool and an overload have no p-value. In a run this short rare slow samples look like them now and
 # then: with less trust in each, one of them alone names a pool only where it is beyond doubt.
 SHORT_RUN, SHORT_TRUST = 32, 0.7
+# A pool that is too slow makes every round late: the median round waits 0.6 to 1 times the mean (simulated
+# pools, fetch times varying by up to 80 %), where rare slow samples make all the waiting 0 to 0.2 times.
+EVEN_ROUNDS = 0.35
+# A share of waited batches is of no use as evidence over fewer deliveries than this.
+ENOUGH_STEADY = 12
 # Ready batches in a row, in queue lengths: a full queue, and a part of what is made while it empties.
 LONGEST_CALM = 1.35
 # Share of the waiting that slow fetches must carry to be what the loop waits for.
@@ -89,7 +97,7 @@ def pinned_score(seen: Measures, level: float = ROUND_LEVEL) -> float:
     return either(cadence_score(seen.wait.by_count, level), _recurrence_score(seen, 0.3 * level))
 
 
-def _overload(seen: Measures) -> float:
+def _overload(seen: Measures, level: float) -> float:
     """How clearly first wait, pace and runs of ready batches agree on one load above 1.
 
     The first wait is a fetch. In a pool that never catches up it sets the pace too, and no more batches can
@@ -107,8 +115,8 @@ def _overload(seen: Measures) -> float:
         # Ordered, a late worker is late again one round later.
         lift = seen.recurrence / seen.waited_share if seen.waited_share > 0 else 0.0
         pinned = 0.6 if math.isnan(lift) else above(lift, 1.08, 1.1)
-        if seen.waited.sum() >= ENOUGH_WAITED:
-            pinned *= unlikely(seen.recurrence_p, 0.25)
+        if seen.waited.sum() >= (ENOUGH_WAITED_SHORT if features.n < SHORT_RUN else ENOUGH_WAITED):
+            pinned *= unlikely(seen.recurrence_p, min(0.5, PINNED_LEVELS * level))
     return (
         above(first, OVERLOAD, 1.2)
         * above(pace, OVERLOAD, 1.15)
@@ -129,8 +137,10 @@ def round_score(seen: Measures, level: float = ROUND_LEVEL) -> float:
     if seen.features.in_order is False or workers == 2:
         # Whoever is ready first is taken: with a busy pool every other batch at least is waited for.
         busy = above(seen.waited_share, 0.55, 1.2) * (1.0 if seen.features.in_order is False else 0.5)
+        busy *= above(int(seen.features.steady.sum()), ENOUGH_STEADY, 1.3)
     trust = SHORT_TRUST if seen.features.n < SHORT_RUN else 1.0
-    return either(pinned_score(seen, level), trust * busy, trust * _overload(seen))
+    every_round = 1.0 if math.isnan(seen.evenness) else above(seen.evenness, EVEN_ROUNDS, 1.5)
+    return every_round * either(pinned_score(seen, level), trust * busy, trust * _overload(seen, level))
 
 
 def off_phase(seen: Measures) -> float:
