@@ -6,6 +6,7 @@ to the iterator, so that an abandoned one goes away, and ends its workers, exact
 
 from __future__ import annotations
 
+import struct
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,7 @@ from traceml_lite.store.layout import (
     RING_HEADER_SIZE,
     ring_slots,
 )
-from traceml_lite.store.ring import Ring, RingReader
+from traceml_lite.store.ring import PREEMPTED_NS, Ring, RingReader
 
 if TYPE_CHECKING:
     from traceml_lite.probe.fetch import FetchRecorder
@@ -35,11 +36,13 @@ if TYPE_CHECKING:
 _now = time.perf_counter_ns
 _pack_body = DELIVERY_BODY_STRUCT.pack_into
 _BODY = RING_HEADER_SIZE + DELIVERY_BODY_OFFSET
+_STEP_LENGTH = struct.Struct("<q")
 _thread_cpu = time.thread_time_ns
 _process_cpu = time.process_time_ns
 
-# Rings are emptied into the trace's files once in so many deliveries; a drain costs some 10 us a worker.
-DRAIN_EVERY = 256
+# Rings are emptied into the trace's files once in so many deliveries; a drain costs some 10 us a worker. What
+# was emptied stays readable until the next drain, so two drains and a look fit into a ring.
+DRAIN_EVERY = 224
 _DELIVERY_RING = 512
 _SLOT = _DELIVERY_RING - 1  # a power of two less one: the slot of a number is its low bits
 # What is due is looked at, and the own time measured, once in so many deliveries: a power of two.
@@ -73,10 +76,11 @@ class IteratorRecorder:
     """
 
     __slots__ = (
-        "_blank", "_closed_turn", "_committed", "_count", "_drained", "_due_ns", "_epoch", "_first",
-        "_last_got_ns", "_memory", "_next_sequence", "_read_due_ns", "_readers", "_readings", "_ring",
-        "_sampled", "_session", "asks", "constructing", "given", "iterator", "last_index", "live", "loader",
-        "made_ns", "own", "reading", "ready_ns", "sent", "tasks", "turn", "workers",
+        "_blank", "_closed_turn", "_committed", "_count", "_drained", "_due_ns", "_emptied", "_epoch",
+        "_first", "_last_got_ns", "_looked", "_memory", "_next_sequence", "_plain_ns", "_read_due_ns",
+        "_readers", "_reading_ns", "_readings", "_ring", "_sampled", "_session", "asks", "constructing",
+        "given", "iterator", "last_index", "live", "loader", "made_ns", "own", "reading", "ready_ns",
+        "sent", "tasks", "turn", "workers",
     )  # fmt: skip
 
     def __init__(self, session: Session, iterator: int, loader: int, workers: int, made_ns: int) -> None:
@@ -115,6 +119,9 @@ class IteratorRecorder:
         self._memory = self._ring.memory
         self._count = self._ring.count
         self._blank = memoryview(b"")
+        self._emptied: list[tuple[int, int]] = []  # spans that have been drained and not been blanked yet
+        self._looked = 0  # deliveries at the last look
+        self._plain_ns, self._reading_ns = 0, PREEMPTED_NS  # bookkeeping of one without a reading, and with
         self._next_sequence = session.sequence.__next__
         self._readers = [RingReader(self.ring_path(worker)) for worker in range(workers)]
 
@@ -189,8 +196,10 @@ class IteratorRecorder:
 
     def stopped(self, asked_ns: int, stop_ns: int) -> None:
         """``next`` raised StopIteration."""
-        if self._deliveries() and not self._closed_turn:
-            self._fill_step(asked_ns - self._last_got_ns, MISSING, MISSING, MISSING)
+        if self._deliveries() > 0 and not self._closed_turn and self._committed > self._drained:
+            # Its length alone: the counters are there already, if they were read at this ask.
+            place = self._ring.offset(self._committed - 1) + DELIVERY_STEP_OFFSET
+            _STEP_LENGTH.pack_into(self._memory, place, asked_ns - self._last_got_ns)
         self._end_turn("epoch_end", {"stop_ns": stop_ns - asked_ns})
 
     def failed(self, error: BaseException, asked_ns: int, rank: int, processes: list[Any]) -> None:
@@ -239,6 +248,7 @@ class IteratorRecorder:
         self.turn += 1
         self.made_ns = _now()
         self.tasks.clear()
+        self.last_index = MISSING
         self.sent = 0
         self.asks = 0
         self.given = [0] * self.workers
@@ -261,6 +271,8 @@ class IteratorRecorder:
         if not self.live:
             return
         self.live = False
+        if not self._session.here:
+            return
         self._end_turn("closed", {})
         if self.own is not None:
             self.own.close()
@@ -268,6 +280,12 @@ class IteratorRecorder:
         for reader in self._readers:
             reader.unlink()
         self._session.forget(self)
+
+    def abandon(self) -> None:
+        """In a fork of the traced process, where rings and descriptors are the parent's: record nothing."""
+        self.live = False
+        if self.own is not None:
+            self.own.failed = "in a fork of the traced process"
 
     # -- inside -----------------------------------------------------------------------------------------
 
@@ -306,11 +324,15 @@ class IteratorRecorder:
         own_ns = _now() - got_ns + asked_ns - entered_ns
         ring = self._ring
         ring.committed = committed = self._committed
-        # A delivery with a reading counts for itself; one without, for all between two looks.
+        # A delivery with a reading counts for itself; one without, for all like it since the last look.
+        plain = committed - self._looked
+        self._looked = committed
         if self.reading:
-            ring.spent(own_ns)
-        elif committed % LOOK_EVERY == 1:
-            ring.spent(own_ns, LOOK_EVERY)
+            self._reading_ns = own_ns if own_ns < PREEMPTED_NS else self._reading_ns
+            ring.spent((plain - 1) * self._plain_ns + self._reading_ns)
+        else:
+            self._plain_ns = own_ns if own_ns < PREEMPTED_NS else self._plain_ns
+            ring.spent(plain * self._plain_ns)
         sampled = self._sampled
         self._sampled = got_ns >= self._read_due_ns or self._deliveries() < FIRST_READ
         self.reading = sampled or self._sampled
@@ -333,16 +355,18 @@ class IteratorRecorder:
         blank = DELIVERY_STRUCT.pack(self.iterator, self.turn, self._epoch, UNKNOWN_WORKER, 0, *rest)
         self._blank = memoryview(blank * _DELIVERY_RING)
         self._memory[RING_HEADER_SIZE:] = self._blank
+        self._emptied = []
         self._session.event(
             "epoch_start", self.iterator, epoch=self._epoch, turn=self.turn,
             iter_ns=None if self.ready_ns is None else self.ready_ns - self.made_ns, first_ask_ns=asked_ns,
         )  # fmt: skip
 
     def _end_turn(self, kind: str, data: dict[str, Any]) -> None:
+        if self._committed > self._drained or not self._closed_turn:
+            self.drain(keep_last=False)
         if self._closed_turn:
             return
         self._closed_turn = True
-        self.drain(keep_last=False)
         if self._deliveries() or kind == "epoch_end":
             self._session.event(
                 kind, self.iterator, epoch=self._epoch, deliveries=self._deliveries(), turn=self.turn, **data
@@ -354,13 +378,15 @@ class IteratorRecorder:
         Args:
             keep_last: Leave the newest delivery, whose step is still running, in the ring.
         """
+        for offset, length in self._emptied:
+            self._memory[offset : offset + length] = self._blank[:length]
         until = self._committed - 1 if keep_last else self._committed
         spans, _ = ring_slots(until, self._drained, _DELIVERY_RING)
         parts = [self._memory[offset : offset + length] for offset, length in spans]
         self._session.append(DELIVERIES, b"".join(parts))
-        for offset, length in spans:
-            self._memory[offset : offset + length] = self._blank[:length]
         self._drained = max(self._drained, until)
+        # Blanked at the next drain only: whoever reads the rings and then the files misses nothing.
+        self._emptied = spans
         for worker, reader in enumerate(self._readers):
             before = reader.header
             records, _ = reader.take()

@@ -213,6 +213,11 @@ class Session:
         self.event("iterator", iterator, loader=loader, config=dict(config))
         return recorder
 
+    def abandon(self) -> None:
+        """In a fork of the traced process: iterators that it inherited are not recorded there."""
+        for recorder in list(self._recorders.values()):
+            recorder.abandon()
+
     def lacks(self, capability: str, reason: str) -> None:
         """Something cannot be seen in this run, and why."""
         if self._capabilities.get(capability) is None:

@@ -239,7 +239,9 @@ def _ring(data: bytes) -> tuple[RingHeader, bytes, bytes] | None:
     header = parse_ring_header(data[:RING_HEADER_SIZE])
     if header is None:
         return None
-    spans, _ = ring_slots(header.committed, 0, header.capacity)
+    # Less the oldest of a full ring: its slot is the next one to be written.
+    oldest = max(0, header.committed - header.capacity + 1)
+    spans, _ = ring_slots(header.committed, oldest, header.capacity)
     records = b"".join(data[offset : offset + length] for offset, length in spans)
     following = RING_HEADER_SIZE + (header.committed % header.capacity) * RECORD_SIZE
     mark = data[following : following + RECORD_SIZE]

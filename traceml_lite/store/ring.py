@@ -77,15 +77,16 @@ class Ring:
 
     def commit(self, own_ns: int) -> None:
         """The record at ``offset(committed)`` is whole; ``own_ns`` more were spent on bookkeeping."""
-        self.committed += 1
-        self.spent(own_ns)
-
-    def spent(self, own_ns: int, records: int = 1) -> None:
-        """``own_ns`` were spent on bookkeeping for each of so many records."""
         if own_ns > PREEMPTED_NS:
             own_ns = self._usual_ns
         self._usual_ns = own_ns
-        self.own_ns += own_ns * records
+        self.committed += 1
+        self.own_ns += own_ns
+        _pack_counts(self.memory, RING_COUNTS_OFFSET, self.committed, self.own_ns)
+
+    def spent(self, own_ns: int) -> None:
+        """``own_ns`` more were spent on bookkeeping; the caller knows what being preempted adds."""
+        self.own_ns += own_ns
         _pack_counts(self.memory, RING_COUNTS_OFFSET, self.committed, self.own_ns)
 
     def say_absent(self, bits: int, error: int) -> None:

@@ -43,6 +43,8 @@ def disarm() -> None:
 def _in_child() -> None:
     # A fork of the traced process (a worker, a user's pool) inherits the hook but must not record.
     global _session
+    if _session is not None:
+        _session.abandon()
     _session = None
 
 
@@ -78,7 +80,7 @@ def _watch(session: Session, iterator: Any, loader: Any, made_ns: int) -> None:
     traced = process_workers.traced_class(
         type(iterator),
         unordered=getattr(loader, "in_order", True) is False,
-        iterable=getattr(loader, "_dataset_kind", 1) != 0,
+        iterable=getattr(loader, "_dataset_kind", None) != 0,
     )
     if isinstance(traced, str):
         session.lacks("fetches", traced)

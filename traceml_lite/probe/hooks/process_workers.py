@@ -115,6 +115,7 @@ def _members(cls: type[Any], fetching: _Fetching) -> dict[str, Any]:
     workers = fetching in (_Fetching.IN_ORDER, _Fetching.OVERTAKING)
     unordered = fetching is _Fetching.OVERTAKING
     here = fetching is _Fetching.IN_CONSUMER
+    sized = sys.platform != "darwin"  # macOS does not tell how full a multiprocessing queue is
 
     # The plain method is looked up at each call: another tool may patch torch's classes later on.
     def __next__(self: Any) -> Any:
@@ -127,7 +128,8 @@ def _members(cls: type[Any], fetching: _Fetching) -> dict[str, Any]:
             if recorder.reading:
                 recorder.asked(entered_ns)
             if workers:
-                queue_size = self._data_queue.qsize()
+                if sized:
+                    queue_size = self._data_queue.qsize()
                 held_back = len(self._task_info) - self._tasks_outstanding
             elif here:
                 rank = recorder.asks
@@ -166,7 +168,10 @@ def _members(cls: type[Any], fetching: _Fetching) -> dict[str, Any]:
                 task = (IN_CONSUMER, rank, MISSING)
             if recorder.constructing:
                 # torchdata resumes by next() from the constructor; only the class's own code does that.
-                recorder.constructing = sys._getframe(1).f_globals.get("__name__") == own_module
+                caller = sys._getframe(1)
+                recorder.constructing = (
+                    caller.f_code.co_name == "__init__" and caller.f_globals.get("__name__") == own_module
+                )
             recorder.delivered(entered_ns, asked_ns, got_ns, rank, task, queue_size, held_back)
         except Exception as error:
             recorder.broken("after a batch", error)
@@ -209,10 +214,9 @@ def _worker_members(cls: type[Any], fetching: _Fetching, iterable: bool) -> dict
         recorder = self.__dict__[_KEY]
         if recorder.live and not first_iter:
             _guard(recorder, recorder.next_turn)
-        began_ns = _now()
         cls._reset(self, loader, first_iter, *args, **kwargs)
         if recorder.live:
-            _guard(recorder, recorder.dispatched, self._task_info, self._send_idx, began_ns)
+            _guard(recorder, recorder.dispatched, self._task_info, self._send_idx, _now())
             _guard(recorder, recorder.ready, [process.pid for process in _processes(self)])
 
     def _get_data(self: Any) -> Any:
@@ -223,8 +227,9 @@ def _worker_members(cls: type[Any], fetching: _Fetching, iterable: bool) -> dict
         return message
 
     members = _members(cls, fetching)
-    if iterable:
-        # A worker that runs dry has its next task answered within the same next(), so each put is watched.
+    if iterable or not cls.__module__.startswith("torch."):
+        # A worker that runs dry has its next task answered within the same next(), and torchdata hands out
+        # the first tasks in its constructor: there each put is watched.
         members["_try_put_index"] = _try_put_index
     members["_reset"] = _reset
     members["_worker_init_fn"] = property(_wrapped_init, _store("_worker_init_fn"))
