@@ -35,9 +35,3 @@ class MissingColumnError(TracemlLiteError):
 
 class ComparisonError(TracemlLiteError):
     """Two runs or arms may not be compared: different data, order, machine or versions."""
-
-
-class PassTimeoutError(TracemlLiteError):
-    """A pass did not end within its time limit and was stopped."""
-
-    exit_code = 124

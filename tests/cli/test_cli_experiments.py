@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from traceml_lite._errors import ComparisonError, TraceFormatError, TracemlLiteError, UsageError
-from traceml_lite.cli._experiment import parse_duration_s
+from traceml_lite.cli._experiment import make_request, parse_duration_s
 from traceml_lite.cli.compare import command as compare
 from traceml_lite.cli.investigate import command as investigate
 from traceml_lite.cli.show import command as show
@@ -50,6 +50,20 @@ def test_every_control_stands_in_the_help_with_its_reason():
     text = CliRunner().invoke(sweep, ["--help"], terminal_width=88).output
     for name in ("in_order", "stagger", "ceiling", "repeat", "trivial", "threads", "persistent", "pin"):
         assert f"  {name}" in text
+
+
+def test_an_investigation_is_shown_as_it_was_printed_and_options_of_one_trace_are_refused(tmp_path: Path):
+    (tmp_path / "chain.txt").write_text("the chain\n")
+    (tmp_path / "investigation.json").write_text('{"version": [1, 0]}')
+    assert CliRunner().invoke(show, [str(tmp_path)]).output == "the chain\n"
+    assert CliRunner().invoke(show, [str(tmp_path), "--json"]).output == '{"version": [1, 0]}\n'
+    assert "--stall is for one trace" in str(refused(show, str(tmp_path), "--stall", "5s"))
+    assert "--loader is for one trace" in str(refused(show, str(tmp_path), "--loader", "1"))
+
+
+def test_names_of_arguments_may_be_typed_with_hyphens_everywhere():
+    request = make_request("demo:cpu", module=False, script_arguments=(), arguments=("cpu-ms=3",))
+    assert request.arguments == (("cpu_ms", "3"),)
 
 
 def test_an_investigation_chooses_its_own_settings():

@@ -47,6 +47,8 @@ def sure(key: str, confidence: float = 0.95) -> Verdict:
         ((PYTHON, "-m", "traceml_lite", "run", "train.py"), "traceml-lite sweep train.py X"),
         ((PYTHON, PROGRAM, "probe", "--seed", "3", "data.py:make"), "traceml-lite sweep data.py:make X"),
         ((PYTHON, PROGRAM, "probe", "p:make", "-c", "none"), "traceml-lite sweep p:make X --consumer none"),
+        ((PYTHON, PROGRAM, "probe", "--arg=a=1", "-n9", "p:make"), "traceml-lite sweep p:make X -a a=1"),
+        ((PYTHON, PROGRAM, "demo", "-cx", "-aa=1", "cpu"), "traceml-lite sweep demo:cpu X -a a=1 --consumer x"),
     ],
 )  # fmt: skip
 def test_a_sweep_has_the_target_and_the_arguments_of_the_run(command: tuple[str, ...], printed: str) -> None:
@@ -165,3 +167,15 @@ def test_the_duration_follows_the_pace_of_the_run() -> None:
     unknown = proposed(sure("uniform"), sure("lock", 0.8), delivery_s=None)
     assert unknown is not None
     assert unknown.duration_s is None
+
+
+def test_the_duration_counts_every_arm_twice_and_fewer_workers_as_slower() -> None:
+    workers = proposed(sure("lock"), sure("lock", 0.8), delivery_s=0.1)
+    control = proposed(sure("none"), sure("consumer"), delivery_s=0.1)
+    assert workers is not None
+    assert control is not None
+    assert "num_workers=1,4" in workers.command
+    # A first pass of 16, then 64 deliveries twice at 4 workers and twice at 1, up to 4 times as long.
+    assert workers.duration_s == pytest.approx(5 * 4.0 + 1.6 + 2 * 6.4 + 2 * 4 * 6.4)
+    assert "--control ceiling" in control.command
+    assert control.duration_s == pytest.approx(5 * 4.0 + 1.6 + 4 * 6.4)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import asdict, replace
 
 import pytest
 
 from traceml_lite._errors import UsageError
 from traceml_lite.experiment.layout import delivery_seconds, plan_sweep
-from traceml_lite.experiment.plan import Facts, Request, plan_from_json, plan_to_json
+from traceml_lite.experiment.plan import Facts, Request, plan_from_json, plan_to_json, show_request
 from traceml_lite.experiment.settings import parse_settings
 
 FACTS = Facts(
@@ -47,6 +48,32 @@ def arms(plan):
 
 def workers(plan):
     return [one.workers for one in plan.passes]
+
+
+def test_the_command_of_a_request_has_every_option_that_was_given_and_reads_back_as_typed():
+    request = Request(
+        "my data.py:make",
+        settings=("num_workers=1,2",),
+        controls=("in_order",),
+        deliveries=32,
+        warmup=0,
+        repeats=2,
+        one_direction=True,
+        seed=7,
+        arguments=(("root", "a b"),),
+        consumer="paced:5ms",
+        loader=1,
+        cache="cold",
+    )
+    assert shlex.split(show_request(request)) == [
+        "traceml-lite", "sweep", "my data.py:make", "-s", "num_workers=1,2", "--control", "in_order",
+        "--deliveries", "32", "--warmup", "0", "--repeats", "2", "--seed", "7", "--consumer", "paced:5ms",
+        "--loader", "1", "--cache", "cold", "--one-direction", "-a", "root=a b",
+    ]  # fmt: skip
+    assert (
+        show_request(Request("train.py", script_arguments=("--lr", "1")))
+        == "traceml-lite sweep train.py -- --lr 1"
+    )
 
 
 def test_a_sweep_goes_down_and_up_again():

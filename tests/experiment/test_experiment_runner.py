@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -189,6 +190,18 @@ def test_the_difference_is_named_where_it_is_allowed(mixed):
     allowed = load_sweep(folder, allow_different=True)
     assert allowed.refused == ""
     assert any("other indices" in text for one in allowed.comparisons for text in one.unlike)
+
+
+def test_what_was_allowed_when_the_sweep_ran_is_allowed_when_it_is_shown(mixed, tmp_path: Path):
+    folder = tmp_path / "allowed"
+    shutil.copytree(mixed[0], folder)
+    document = json.loads((folder / "sweep.json").read_text())
+    assert document["allow_different"] is False
+    (folder / "sweep.json").write_text(json.dumps({**document, "allow_different": True}))
+    assert load_sweep(folder).refused == ""
+    del document["allow_different"]  # as an earlier version wrote it
+    (folder / "sweep.json").write_text(json.dumps(document))
+    assert load_sweep(folder).refused != ""
 
 
 @pytest.mark.parametrize(

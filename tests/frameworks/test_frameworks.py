@@ -195,6 +195,11 @@ def test_a_resumed_stateful_dataloader_flags_what_its_fast_forward_swallowed(wor
         if not ff
     )
     assert [(worker, pid) for _, worker, pid in told] == [(b["worker"], b["pid"]) for b in seen]
+    for loader in run.loaders:
+        starts, ends = (loader.deliveries[name] for name in ("fetch_start_ns", "fetch_end_ns"))
+        assert (starts > 0).all(), "each delivery is joined to its fetch"
+        assert np.unique(starts).size == starts.size, "and no fetch to two"
+        assert (ends <= loader.deliveries["got_ns"]).all()
 
 
 def test_a_stateful_stream_is_joined_worker_by_worker(tmp_path):

@@ -258,6 +258,36 @@ def test_an_error_in_a_fetch_goes_through_unchanged_and_is_an_event_with_its_ran
     assert [(e.data["rank"], e.data["type"], e.data["deliveries"]) for e in errors] == [(3, "KeyError", 3)]
 
 
+def test_a_fork_that_goes_on_with_an_inherited_iterator_records_nothing(trace_path: Path) -> None:
+    with tl.record(trace_path):
+        batches = iter(DataLoader(Sleepy(12), batch_size=1))
+        for _ in range(4):
+            next(batches)
+        child = os.fork()
+        if not child:
+            code = 1
+            try:
+                code = 0 if len([*batches]) == 8 else 2
+                del batches
+            finally:
+                os._exit(code)
+        assert os.waitpid(child, 0)[1] == 0
+        assert len([*batches]) == 8
+    run = tl.load(trace_path)
+    assert run.main.deliveries["delivery"].tolist() == [*range(12)]
+    assert len(run.main.fetches) == 12
+    assert set(run.main.deliveries["pid"].tolist()) == {os.getpid()}
+
+
+def test_the_last_step_of_an_epoch_keeps_its_counters(trace_path: Path) -> None:
+    with tl.record(trace_path):
+        for _ in DataLoader(Sleepy(5), batch_size=1):
+            time.sleep(0.01)
+    deliveries = tl.load(trace_path).main.deliveries
+    assert (deliveries["step_ns"] > 9_000_000).all()
+    assert (deliveries["step_cpu_ns"] >= 0).all()
+
+
 def test_two_recordings_at_once_are_refused_but_not_one_after_another(tmp_path: Path) -> None:
     with (
         tl.record(tmp_path / "a"),

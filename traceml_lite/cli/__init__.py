@@ -23,11 +23,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "probe": ("probe", "Drive a DataLoader alone with a chosen consumer."),
     "sweep": ("sweep", "Controlled passes in fresh processes; the law of the gap."),
     "investigate": ("investigate", "A chain of cheap experiments until the verdict stands."),
-    "show": ("show", "Summary and diagnosis of a trace or a sweep."),
+    "show": ("show", "Summary and diagnosis of a trace, a sweep or an investigation."),
     "compare": ("compare", "Two traces or two sweeps side by side."),
     "explain": ("explain", "The page of a shape or a cost."),
     "doctor": ("doctor", "Facts of this host that decide loading."),
-    "demo": ("demo", "Built-in workloads, one per mechanism, needing no data."),
+    "demo": ("demo", "Built-in workloads of known shape and cost, needing no data."),
 }
 
 

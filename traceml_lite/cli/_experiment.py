@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import click
 
 from traceml_lite._errors import UsageError
+from traceml_lite.cli._arguments import named
 from traceml_lite.consumers.parse import parse_duration_ns
 from traceml_lite.experiment import sweep
 from traceml_lite.experiment.control import control_named
@@ -36,10 +37,10 @@ _OPTIONS = (
     click.option("-c", "--consumer", metavar="NAME", help="For a factory: none, paced:20ms, busy:20ms. Default: the target's own."),  # noqa: E501
     click.option("--loader", type=click.IntRange(0), help="Number of the loader to vary. Default: the one that delivers most."),  # noqa: E501
     click.option("--cache", type=click.Choice(["warm", "cold", "as-is"]), default="warm", show_default=True, help="Page cache before each pass: data files read in, dropped, or left alone."),  # noqa: E501
-    click.option("--seed", default=0, show_default=True, type=int, help="Of Python, numpy and torch, in every pass."),  # noqa: E501
+    click.option("--seed", default=0, show_default=True, type=int, help="Seed of Python, numpy and torch, the same in every pass."),  # noqa: E501
     click.option("--budget", metavar="TIME", help="Time for all of it, e.g. 10m."),
     click.option("--timeout", metavar="TIME", help="Time for one pass. Default: five times what is expected, at least 2m."),  # noqa: E501
-    click.option("--out", metavar="DIR", help="Where to keep it. Default: sweeps/NAME-HASH, the same for the same command."),  # noqa: E501
+    click.option("-o", "--out", metavar="DIR", help="Where to keep it. Default: sweeps/NAME-HASH, the same for the same command."),  # noqa: E501
 )  # fmt: skip
 
 
@@ -80,12 +81,6 @@ def make_request(
     parse_settings(settings)
     for name in controls:
         control_named(name)
-    pairs = []
-    for text in arguments:
-        name, equals, value = text.partition("=")
-        if not equals or not name:
-            raise UsageError(f"-a {text}: expected NAME=VALUE")
-        pairs.append((name, value))
     file = Path(target.rpartition(":")[0] or target)
     request = Request(
         target=target,
@@ -93,7 +88,7 @@ def make_request(
         script_arguments=script_arguments,
         settings=settings,
         controls=controls,
-        arguments=tuple(pairs),
+        arguments=tuple(named(arguments).items()),
         content="" if module else sweep.content_hash(file),
         **asked,
     )

@@ -108,7 +108,9 @@ def trace_directory(out: Path | None, label: str) -> Path:
             raise UsageError(f"{out} exists and is not empty; choose another --out or remove it")
         return out
     name = re.sub(r"[^A-Za-z0-9.]+", "-", label).strip("-") or "run"
-    stem = f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    # Ranks of one job (torchrun sets RANK) start in the same second and record one trace each.
+    rank = os.environ.get("RANK", "")
+    stem = f"{name}-{time.strftime('%Y%m%d-%H%M%S')}{f'-rank{rank}' if rank.isdigit() else ''}"
     path = Path("runs") / stem
     number = 1
     while path.exists():

@@ -1,4 +1,4 @@
-"""``traceml-lite demo``: built-in workloads, one per mechanism, that need no data."""
+"""``traceml-lite demo``: built-in workloads for the shapes and costs that can be made anywhere."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from typing import Any
 
 import click
 
+from traceml_lite.cli._arguments import named
 from traceml_lite.cli._out import reading_options, recording_options
-from traceml_lite.cli.probe import named, probe_target
+from traceml_lite.cli.probe import probe_target
 
 
 @click.command(name="demo")

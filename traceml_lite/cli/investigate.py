@@ -16,6 +16,7 @@ from traceml_lite.cli._experiment import (
 )
 from traceml_lite.experiment import investigate, sweep
 from traceml_lite.experiment.atomic import write_text
+from traceml_lite.experiment.folder import CHAIN
 from traceml_lite.report.investigation import render_investigation
 
 
@@ -30,7 +31,8 @@ def command(target: str, out: str | None, budget: str | None, timeout: str | Non
 
     Is the loop input-bound? Is every wait alike, or do a few carry it all? At random or structured? Then one
     cheap parameter is varied, the law read, and the controls run that tell its causes apart. Each step stands
-    in the directory with its evidence, and so does what it ruled out.
+    in the directory with its evidence, and so does what it ruled out. TARGET is as for sweep; finished
+    passes are not run again by the same command.
     """
     request = make_request(target, **asked)
     default = Path("investigations") / sweep.default_folder(request).name
@@ -45,6 +47,6 @@ def command(target: str, out: str | None, budget: str | None, timeout: str | Non
             progress=line.show,
         )
     text = "\n".join(render_investigation(result))
-    write_text(folder / "chain.txt", text + "\n")
+    write_text(folder / CHAIN, text + "\n")
     click.echo(text)
-    click.echo(f"\nKept in {folder}", err=True)
+    click.echo(f"\nKept in {folder}; again with: traceml-lite show {folder}", err=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from traceml_lite._errors import UsageError
+from traceml_lite.cli._arguments import named
 from traceml_lite.cli._out import (
     note,
     print_json,
@@ -48,17 +48,6 @@ def command(target: str, arguments: tuple[str, ...], **options: Any) -> None:
     TARGET is file.py:factory, package.module:factory, lerobot:ROOT or demo:NAME.
     """
     probe_target(target, named(arguments), **options)
-
-
-def named(arguments: tuple[str, ...]) -> dict[str, str]:
-    """``NAME=VALUE`` words to a mapping."""
-    pairs = {}
-    for word in arguments:
-        name, equals, value = word.partition("=")
-        if not equals or not name:
-            raise UsageError(f"-a {word}: expected NAME=VALUE, for example -a num_workers=4")
-        pairs[name.replace("-", "_")] = value
-    return pairs
 
 
 def probe_target(

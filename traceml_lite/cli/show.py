@@ -1,4 +1,4 @@
-"""``traceml-lite show``: the summary of a trace, a bundle, a TraceML database or a sweep."""
+"""``traceml-lite show``: the summary of a trace, a TraceML database, a sweep or an investigation."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from traceml_lite._errors import UsageError
 from traceml_lite.cli._out import print_json, reading_options, text_of, wants_color
 
 
@@ -17,11 +18,18 @@ from traceml_lite.cli._out import print_json, reading_options, text_of, wants_co
 def command(trace: Path, stall_ns: int | None, loader: str | None, as_json: bool) -> None:
     """Summary and diagnosis of TRACE.
 
-    TRACE is a trace directory (also while it is written), a bundle of one, a sweep directory, or a TraceML
-    SQLite file.
+    TRACE is a trace directory (also while it is written), a zip of one, a TraceML SQLite file, or the
+    directory of a sweep or an investigation.
     """
+    from traceml_lite.experiment.folder import CHAIN, INVESTIGATION
     from traceml_lite.experiment.sweep import is_sweep, load_sweep
 
+    chain = trace / (INVESTIGATION if as_json else CHAIN)
+    if chain.is_file() or is_sweep(trace):
+        _refuse_reading_options(trace, stall_ns, loader)
+    if chain.is_file():
+        click.echo(chain.read_text(encoding="utf-8").rstrip("\n"))
+        return
     if is_sweep(trace):
         from traceml_lite.report.jsondoc import plain
         from traceml_lite.report.sweep import render_sweep
@@ -40,3 +48,13 @@ def command(trace: Path, stall_ns: int | None, loader: str | None, as_json: bool
         return
     lines = text_of(run, loader=loader, stall_ns=stall_ns, color=wants_color(sys.stdout))
     click.echo("\n".join(lines))
+
+
+def _refuse_reading_options(place: Path, stall_ns: int | None, loader: str | None) -> None:
+    """--stall and --loader choose within one trace; an experiment's passes were concluded without them."""
+    for option, given in (("--stall", stall_ns), ("--loader", loader)):
+        if given is not None:
+            raise UsageError(
+                f"{option} is for one trace, and {place} holds an experiment; show the trace of one of its "
+                "passes instead"
+            )

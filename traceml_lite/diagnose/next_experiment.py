@@ -6,7 +6,7 @@ the weaker feet. Nothing is run here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from traceml_lite.diagnose.target import RunTarget, target_of
@@ -15,8 +15,8 @@ from traceml_lite.records.run import Environment, LoaderConfig
 
 # What a fresh process costs before its first batch: the interpreter, torch, the script's own imports.
 PASS_START_S = 4.0
-# Deliveries of a pass of a sweep, as the sweep takes them by itself.
-SWEEP_DELIVERIES = 64
+# Deliveries of a pass of a sweep, as the sweep takes them by itself, and of the first pass before them.
+SWEEP_DELIVERIES, FIRST_DELIVERIES = 64, 16
 # A verdict this sure is worth its experiment before the open question beside it.
 SURE = 0.8
 # Workers start in phase, so a control of ordered delivery needs this many before it says anything.
@@ -38,11 +38,17 @@ class Setting:
         """Workers of the loader; 0 when unknown."""
         return self.config.num_workers or 0
 
-    def seconds(self, passes: int, deliveries: int = SWEEP_DELIVERIES) -> float | None:
-        """Expected time of so many passes at this run's pace."""
+    def seconds(self, arms: Sequence[int], deliveries: int = SWEEP_DELIVERIES) -> float | None:
+        """Expected time of a sweep over arms with so many workers each.
+
+        Every arm runs in both directions, behind a short first pass. A loop that waits for its fetches is as
+        much slower at most as there are fewer workers; with more it is taken to be as fast as this run.
+        """
         if self.delivery_s is None:
             return None
-        return passes * (PASS_START_S + deliveries * self.delivery_s)
+        pace = [max(1.0, max(1, self.workers) / max(1, arm)) * self.delivery_s for arm in arms]
+        first = PASS_START_S + FIRST_DELIVERIES * self.delivery_s
+        return first + 2 * sum(PASS_START_S + deliveries * one for one in pace)
 
     @property
     def long(self) -> int:
@@ -150,20 +156,18 @@ def _outcomes(*pairs: tuple[str, str]) -> tuple[Outcome, ...]:
 
 
 def _sweep(
-    s: Setting, t: RunTarget, options: tuple[str, ...], passes: int, reason: str, *pairs: tuple[str, str]
+    s: Setting, t: RunTarget, values: Sequence[int], reason: str, *pairs: tuple[str, str]
 ) -> Experiment:
-    return Experiment(t.sweep(*options), s.seconds(passes), reason, _outcomes(*pairs))
+    """A sweep over numbers of workers."""
+    arms = sorted(set(values))
+    option = "num_workers=" + ",".join(str(value) for value in arms)
+    return Experiment(t.sweep("-s", option), s.seconds(arms), reason, _outcomes(*pairs))
 
 
-def _long_sweep(
-    s: Setting, t: RunTarget, options: tuple[str, ...], reason: str, *pairs: tuple[str, str]
-) -> Experiment:
-    options = (*options, "--deliveries", str(s.long))
-    return Experiment(t.sweep(*options), s.seconds(4, s.long), reason, _outcomes(*pairs))
-
-
-def _workers(*values: int) -> tuple[str, str]:
-    return "-s", "num_workers=" + ",".join(str(value) for value in sorted(set(values)))
+def _control(s: Setting, t: RunTarget, name: str, reason: str, *pairs: tuple[str, str]) -> Experiment:
+    """A control beside the loader as it is; ``repeat`` is one arm of twice the length."""
+    seconds = s.seconds([s.workers], 2 * SWEEP_DELIVERIES) if name == "repeat" else s.seconds([s.workers] * 2)
+    return Experiment(t.sweep("--control", name), seconds, reason, _outcomes(*pairs))
 
 
 def _record(s: Setting, t: RunTarget) -> Experiment:
@@ -187,31 +191,38 @@ def _longer(s: Setting, t: RunTarget) -> Experiment:
 def _uniform(s: Setting, t: RunTarget) -> Experiment:
     values = (0, max(1, s.workers), 2 * max(1, s.workers))
     return _sweep(
-        s, t, _workers(*values), 6, "Without workers the wait is the fetch itself.",
+        s, t, values, "Without workers the wait is the fetch itself.",
         ("the wait at 0 workers is the fetch time, and falls with workers", "the pool is too small"),
         ("the wait does not fall with workers", "something is shared: the CPUs, a lock, a disk"),
     )  # fmt: skip
 
 
 def _saturated_pool(s: Setting, t: RunTarget) -> Experiment:
-    return _long_sweep(
-        s, t, ("--control", "stagger"), "Shifting the workers against each other breaks their step.",
+    return _control(
+        s, t, "stagger", "Shifting the workers against each other breaks their step.",
         ("the cadence goes and the mean wait stays", "a saturated pool: cheaper batches or more CPUs help"),
         ("the cadence stays", "one worker or the data makes it, not the pool's phase"),
     )  # fmt: skip
 
 
 def _slow_worker(s: Setting, t: RunTarget) -> Experiment:
-    return _long_sweep(
-        s, t, ("--control", "in_order"), "Unordered delivery lets other workers' batches pass a slow one.",
-        ("the stalls fall away, batches per worker become uneven", "one worker is slow"),
-        ("the stalls stay in the first rounds and the mean does not change", "the whole pool is too slow"),
-    )  # fmt: skip
+    return Experiment(
+        t.sweep("--control", "in_order", "--deliveries", str(s.long)),
+        s.seconds([s.workers] * 2, s.long),
+        "Unordered delivery lets other workers' batches pass a slow one.",
+        _outcomes(
+            ("the stalls fall away, batches per worker become uneven", "one worker is slow"),
+            (
+                "the stalls stay in the first rounds and the mean does not change",
+                "the whole pool is too slow",
+            ),
+        ),
+    )
 
 
 def _slow_sample(s: Setting, t: RunTarget) -> Experiment:
-    return _sweep(
-        s, t, ("--control", "repeat"), 2, "The same indices a second time.",
+    return _control(
+        s, t, "repeat", "The same indices a second time.",
         ("the same batches stall again", "those samples are expensive in themselves"),
         ("other batches stall", "chance: the host or the storage, not the samples"),
         ("nothing stalls the second time", "the page cache helped: storage"),
@@ -221,7 +232,7 @@ def _slow_sample(s: Setting, t: RunTarget) -> Experiment:
 def _data_period(s: Setting, t: RunTarget) -> Experiment:
     workers = max(1, s.workers)
     return _sweep(
-        s, t, _workers(workers, workers + 1), 4, "The data does not know how many workers there are.",
+        s, t, (workers, workers + 1), "The data does not know how many workers there are.",
         ("the gap stays the same number of batches", "the data makes the period: shard or row group"),
         ("the gap follows num_workers", "a worker or the pool makes it"),
     )  # fmt: skip
@@ -230,7 +241,7 @@ def _data_period(s: Setting, t: RunTarget) -> Experiment:
 def _worker_period(s: Setting, t: RunTarget) -> Experiment:
     workers = max(1, s.workers)
     return _sweep(
-        s, t, _workers(workers, 2 * workers), 4, "A period inside each worker grows with their number.",
+        s, t, (workers, 2 * workers), "A period inside each worker grows with their number.",
         ("gap / num_workers stays the same", "each worker does it: refill, garbage collection, reopening"),
         ("the gap stays the same number of batches", "the data makes the period"),
     )  # fmt: skip
@@ -243,17 +254,15 @@ def _clock_period(s: Setting, t: RunTarget) -> Experiment:
         ("the gap in batches stays", "the data or a worker makes it"),
     )
     if t.is_script:
-        return _sweep(
-            s, t, _workers(s.workers, 2 * max(1, s.workers)), 4, "Another pace of the loop.", *meaning
-        )
+        return _sweep(s, t, (s.workers, 2 * max(1, s.workers)), "Another pace of the loop.", *meaning)
     seconds = None if s.delivery_s is None else PASS_START_S + LONG_DELIVERIES * pace_ms / 1000
     command = t.again("--consumer", f"paced:{pace_ms}ms", "--deliveries", str(LONG_DELIVERIES))
     return Experiment(command, seconds, "Half the pace of the loop.", _outcomes(*meaning))
 
 
 def _persistent(s: Setting, t: RunTarget) -> Experiment:
-    return _sweep(
-        s, t, ("--control", "persistent"), 2, "Workers that live on need not be started again.",
+    return _control(
+        s, t, "persistent", "Workers that live on need not be started again.",
         ("later epochs begin without a wait", "the cost was starting workers: keep them"),
         ("every epoch still begins with a wait", "the first fetches are slow in themselves: caches, opening"),
     )  # fmt: skip
@@ -261,15 +270,15 @@ def _persistent(s: Setting, t: RunTarget) -> Experiment:
 
 def _shard_starvation(s: Setting, t: RunTarget) -> Experiment:
     return _sweep(
-        s, t, _workers(1, max(2, s.workers)), 4, "Workers without data of their own do not help.",
+        s, t, (1, max(2, s.workers)), "Workers without data of their own do not help.",
         ("as fast with one worker", "too few shards: more shards than workers, of equal size"),
         ("slower with one worker", "the shards do feed several workers"),
     )  # fmt: skip
 
 
 def _drift(s: Setting, t: RunTarget) -> Experiment:
-    return _sweep(
-        s, t, ("--control", "repeat"), 2, "The same indices again in fresh workers.",
+    return _control(
+        s, t, "repeat", "The same indices again in fresh workers.",
         ("fast again at the start", "something grows in the workers: memory, open files, a cache"),
         ("as slow as before at the same batches", "the data grows along the order"),
     )  # fmt: skip
@@ -277,7 +286,7 @@ def _drift(s: Setting, t: RunTarget) -> Experiment:
 
 def _cpu(s: Setting, t: RunTarget) -> Experiment:
     return _sweep(
-        s, t, _workers(0, max(1, s.workers)), 4, "Without workers the fetch runs in the loop's own process.",
+        s, t, (0, max(1, s.workers)), "Without workers the fetch runs in the loop's own process.",
         ("CPU per batch is the same", "the work itself is dear: profile one fetch at num_workers=0"),
         ("CPU per batch is lower", "the workers add it: threads, copies, contention"),
     )  # fmt: skip
@@ -286,15 +295,15 @@ def _cpu(s: Setting, t: RunTarget) -> Experiment:
 def _run_queue(s: Setting, t: RunTarget) -> Experiment:
     cpus = max(1, int(s.cpus or 1))
     return _sweep(
-        s, t, _workers(1, cpus, max(s.workers, 1)), 6, "Fewer workers queue less for the same CPUs.",
+        s, t, (1, cpus, max(s.workers, 1)), "Fewer workers queue less for the same CPUs.",
         ("the mean wait is the same with fewer", "CPU per batch is the limit: cheaper batches, more CPUs"),
         ("the mean wait falls with fewer", "too many workers: keep the smaller number"),
     )  # fmt: skip
 
 
 def _threads(s: Setting, t: RunTarget) -> Experiment:
-    return _sweep(
-        s, t, ("--control", "threads"), 2, "One thread in every worker.",
+    return _control(
+        s, t, "threads", "One thread in every worker.",
         ("faster", "threads fought each other: set one thread in worker_init_fn"),
         ("as fast or slower", "the threads are not the cause"),
     )  # fmt: skip
@@ -307,16 +316,16 @@ def _doctor(s: Setting, t: RunTarget) -> Experiment:
 
 
 def _storage(s: Setting, t: RunTarget) -> Experiment:
-    return _sweep(
-        s, t, ("--control", "repeat"), 2, "The second time the bytes come from the page cache.",
+    return _control(
+        s, t, "repeat", "The second time the bytes come from the page cache.",
         ("fast the second time", "the disk is the cost: faster disk, larger reads, more prefetch"),
         ("as slow the second time", "not the disk: a lock, a remote service or the work itself"),
     )  # fmt: skip
 
 
 def _remote(s: Setting, t: RunTarget) -> Experiment:
-    return _sweep(
-        s, t, ("--control", "repeat"), 2, "The second time the client may have the files in its cache.",
+    return _control(
+        s, t, "repeat", "The second time the client may have the files in its cache.",
         ("fast the second time", "the way to the files is the cost: copy them to a local disk"),
         ("as slow the second time", "nothing is cached: more workers, or larger and fewer requests"),
     )  # fmt: skip
@@ -324,39 +333,43 @@ def _remote(s: Setting, t: RunTarget) -> Experiment:
 
 def _lock(s: Setting, t: RunTarget) -> Experiment:
     return _sweep(
-        s, t, _workers(1, max(4, s.workers)), 4, "A lock makes workers useless, a sleep does not.",
+        s, t, (1, max(4, s.workers)), "A lock makes workers useless, a sleep does not.",
         ("as many batches per second with one worker", "a lock, or a service that serves one at a time"),
         ("more workers, more batches per second", "latency: a remote service or a sleep; more workers help"),
     )  # fmt: skip
 
 
 def _pin(s: Setting, t: RunTarget) -> Experiment:
-    return _sweep(
-        s, t, ("--control", "pin"), 2, "The same without the pin-memory thread.",
+    return _control(
+        s, t, "pin", "The same without the pin-memory thread.",
         ("faster without", "pinning is the bottleneck: larger tensors, fewer of them"),
         ("no difference", "pinning is not the cause"),
     )  # fmt: skip
 
 
 def _start(s: Setting, t: RunTarget) -> Experiment:
-    return _sweep(
-        s, t, ("-s", "start_method=fork,spawn"), 4, "Spawned workers import everything again.",
-        ("fork starts at once", "imports and unpickling of the dataset: a smaller dataset object, fork"),
-        ("both are slow", "worker_init_fn or the first fetch is slow: persistent workers"),
-    )  # fmt: skip
+    return Experiment(
+        t.sweep("-s", "start_method=fork,spawn"),
+        s.seconds([s.workers] * 2),
+        "Spawned workers import everything again.",
+        _outcomes(
+            ("fork starts at once", "imports and unpickling of the dataset: a smaller dataset object, fork"),
+            ("both are slow", "worker_init_fn or the first fetch is slow: persistent workers"),
+        ),
+    )
 
 
 def _ceiling(s: Setting, t: RunTarget) -> Experiment:
-    return _sweep(
-        s, t, ("--control", "ceiling"), 2, "The step alone, with batches from memory and idle workers.",
+    return _control(
+        s, t, "ceiling", "The step alone, with batches from memory and idle workers.",
         ("as fast as before", "the step is the limit; the loader has nothing to give"),
         ("faster", "the loader costs the loop this much, though it hardly waits: its workers take the CPUs"),
     )  # fmt: skip
 
 
 def _trivial(s: Setting, t: RunTarget) -> Experiment:
-    return _sweep(
-        s, t, ("--control", "trivial"), 2, "A dataset of zeros on the same host.",
+    return _control(
+        s, t, "trivial", "A dataset of zeros on the same host.",
         ("slow as well", "the host is the cause: other processes, few CPUs"),
         ("fast", "the dataset is the cause"),
     )  # fmt: skip

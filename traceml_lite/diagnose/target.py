@@ -101,7 +101,7 @@ def _with_prefix(words: list[str]) -> list[str]:
     """The words of `demo NAME` as those of `probe demo:NAME`; NAME is the first word that is no option's."""
     place = 0
     while place < len(words) and words[place].startswith("-"):
-        place += 1 if "=" in words[place] else 2
+        place += 1 if "=" in words[place] or _glued(words[place]) else 2
     if place >= len(words):
         return words
     return [*words[:place], f"demo:{words[place].removeprefix('demo:')}", *words[place + 1 :]]
@@ -119,16 +119,27 @@ def _of_probe(words: list[str]) -> RunTarget | None:
             settings.append(following)
         elif word in _CONSUMER and following is not None:
             consumer = following
-        elif option in _CONSUMER and equals:
+        elif option == _ARGUMENT[1] and equals:
+            settings.append(value)
+        elif option == _CONSUMER[1] and equals:
             consumer = value
+        elif word.startswith(_ARGUMENT[0]) and not word.startswith("--"):
+            settings.append(word[2:])
+        elif word.startswith(_CONSUMER[0]) and not word.startswith("--"):
+            consumer = word[2:]
         elif not word.startswith("-") and target is None and ":" in word:
             target = word
         # A word after an option with no value of its own is that option's, unless it is a target.
-        takes = word.startswith("-") and not equals and following is not None
+        takes = word.startswith("-") and not equals and following is not None and not _glued(word)
         place += 2 if takes and not _is_target(following or "") else 1
     if target is None:
         return None
     return RunTarget(target, False, (), tuple(settings), consumer)
+
+
+def _glued(word: str) -> bool:
+    """Whether a short option has its value in the same word, as in ``-n64``."""
+    return len(word) > 2 and not word.startswith("--")
 
 
 def _is_target(word: str) -> bool:

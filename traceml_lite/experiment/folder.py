@@ -34,6 +34,8 @@ PLAN, SWEEP, PASS, PASSES = "plan.json", "sweep.json", "pass.json", "passes"
 # What was asked for, from before the first pass: a sweep that never gets a plan is still known for one.
 REQUEST = "request.json"
 FILES = "files.json"
+# An investigation: the chain as a document and as the text that was printed.
+INVESTIGATION, CHAIN = "investigation.json", "chain.txt"
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from traceml_lite.experiment import chain, readings
 from traceml_lite.experiment.analyse import measured_passes
 from traceml_lite.experiment.atomic import write_json
 from traceml_lite.experiment.fetches import CpuBound, cpu_bound, read_parts
-from traceml_lite.experiment.folder import FILES, SweepFolder
+from traceml_lite.experiment.folder import FILES, INVESTIGATION, SweepFolder
 from traceml_lite.experiment.layout import plan_sweep
 from traceml_lite.experiment.plan import SWEEP_BLOCK, Facts, Request, show_request
 from traceml_lite.experiment.runner import Limits, Progress
@@ -29,7 +29,6 @@ from traceml_lite.records.investigation import Investigation, Skipped, Step
 from traceml_lite.records.run import Run
 from traceml_lite.records.sweep import PassStatus, SweepResult
 
-INVESTIGATION = "investigation.json"
 FIRST = "1-as-it-is"
 # Shares of the budget: the first look is short, the sweep may take half of what is left after it, and a
 # control whose length is fixed takes what it takes or is left out.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -189,18 +190,34 @@ def describe_time(plan: Plan, budget_s: float | None) -> str:
     return f"expected: {len(plan.passes)} passes in about {plan.expected_s:.0f} s{budget}"
 
 
+# Options of the command line with a value, and the field of the request that holds it.
+_TYPED_OPTIONS = {
+    "--deliveries": "deliveries",
+    "--warmup": "warmup",
+    "--repeats": "repeats",
+    "--seed": "seed",
+    "--consumer": "consumer",
+    "--loader": "loader",
+    "--cache": "cache",
+}
+
+
 def show_request(request: Request) -> str:
     """The command that was given, as one would type it again."""
-    parts = ["traceml-lite sweep", "-m" if request.module else "", request.target]
-    parts += [f"-s {text}" for text in request.settings]
-    parts += [f"--control {name}" for name in request.controls]
-    if request.deliveries is not None:
-        parts.append(f"--deliveries {request.deliveries}")
-    if request.repeats != 1:
-        parts.append(f"--repeats {request.repeats}")
-    parts += [f"-a {name}={value}" for name, value in request.arguments]
-    if request.consumer is not None:
-        parts.append(f"--consumer {request.consumer}")
+    words = ["traceml-lite", "sweep", *(["-m"] if request.module else []), request.target]
+    for text in request.settings:
+        words += ["-s", text]
+    for name in request.controls:
+        words += ["--control", name]
+    plain = Request(request.target)
+    for option, name in _TYPED_OPTIONS.items():
+        value = getattr(request, name)
+        if value != getattr(plain, name):
+            words += [option, str(value)]
+    if request.one_direction:
+        words.append("--one-direction")
+    for name, value in request.arguments:
+        words += ["-a", f"{name}={value}"]
     if request.script_arguments:
-        parts += ["--", *request.script_arguments]
-    return " ".join(part for part in parts if part)
+        words += ["--", *request.script_arguments]
+    return shlex.join(words)

@@ -66,12 +66,12 @@ def run_sweep(
         why = outcome.why_not
     except KeyboardInterrupt:
         result = analyse(place, allow_different=allow_different, why_incomplete="interrupted")
-        _write(place, result)
+        _write(place, result, allow_different)
         raise
     if why:
         tell(why)
     result = analyse(place, allow_different=allow_different, why_incomplete=why)
-    _write(place, result)
+    _write(place, result, allow_different)
     return result
 
 
@@ -92,7 +92,7 @@ def is_sweep(path: Path) -> bool:
 
 
 def load_sweep(path: Path, *, allow_different: bool = False) -> SweepResult:
-    """Conclude again from what stands in a sweep's directory.
+    """Conclude again from what stands in a sweep's directory, with what was allowed when it was run.
 
     Raises:
         TraceFormatError: It is no sweep, or of a newer version.
@@ -105,6 +105,7 @@ def load_sweep(path: Path, *, allow_different: bool = False) -> SweepResult:
             document = json.loads((path / SWEEP).read_text(encoding="utf-8"))
             version = document["version"]
             why = str(document["result"]["why_incomplete"])
+            allow_different = allow_different or document.get("allow_different", False) is True
         except (ValueError, KeyError, TypeError) as error:
             raise TraceFormatError(f"{path / SWEEP}: cannot be read ({error!r})") from error
         if document.get("format") != FORMAT or version[0] > VERSION[0]:
@@ -136,5 +137,6 @@ def _stderr_of_first_pass(path: Path) -> tuple[str, ...]:
     return (f"what the target wrote to stderr is in {said}",)
 
 
-def _write(place: SweepFolder, result: SweepResult) -> None:
-    write_json(place.sweep, {"format": FORMAT, "version": list(VERSION), "result": asdict(result)})
+def _write(place: SweepFolder, result: SweepResult, allow_different: bool) -> None:
+    document = {"format": FORMAT, "version": list(VERSION), "allow_different": allow_different}
+    write_json(place.sweep, {**document, "result": asdict(result)})
