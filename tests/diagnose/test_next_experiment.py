@@ -48,7 +48,7 @@ def sure(key: str, confidence: float = 0.95) -> Verdict:
         ((PYTHON, PROGRAM, "probe", "--seed", "3", "data.py:make"), "traceml-lite sweep data.py:make X"),
         ((PYTHON, PROGRAM, "probe", "p:make", "-c", "none"), "traceml-lite sweep p:make X --consumer none"),
         ((PYTHON, PROGRAM, "probe", "--arg=a=1", "-n9", "p:make"), "traceml-lite sweep p:make X -a a=1"),
-        ((PYTHON, PROGRAM, "demo", "-cx", "-aa=1", "cpu"), "traceml-lite sweep demo:cpu X -a a=1 --consumer x"),
+        ((PYTHON, PROGRAM, "demo", "-cx", "-aa=1", "n"), "traceml-lite sweep demo:n X -a a=1 --consumer x"),
     ],
 )  # fmt: skip
 def test_a_sweep_has_the_target_and_the_arguments_of_the_run(command: tuple[str, ...], printed: str) -> None:
