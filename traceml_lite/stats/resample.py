@@ -6,6 +6,8 @@ covered the truth in 32 to 88 % of cases at a nominal 90 %, so no function here 
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -30,6 +32,16 @@ def block_sums(values: NDArray[np.number], block: int) -> NDArray[np.float64]:
 def _coarse(n: int, block: int) -> int:
     blocks = n // block
     return block * max(1, -(-blocks // MAX_BLOCKS))
+
+
+@functools.lru_cache(maxsize=2)
+def _draws(blocks: int, seed: int, resamples: int) -> NDArray[np.float64]:
+    """How often each block is drawn in each resample; shares of one run are resampled alike."""
+    random = np.random.default_rng(seed)
+    drawn = random.multinomial(blocks, np.full(blocks, 1.0 / blocks), size=resamples)
+    counts: NDArray[np.float64] = drawn.astype(np.float64)
+    counts.flags.writeable = False
+    return counts
 
 
 def block_bootstrap_ratio(
@@ -70,10 +82,7 @@ def block_bootstrap_ratio(
     tops, bottoms = block_sums(top, block), block_sums(bottom, block)
     if tops.size < MIN_BLOCKS:
         return None
-    random = np.random.default_rng(seed)
-    counts = random.multinomial(tops.size, np.full(tops.size, 1.0 / tops.size), size=resamples).astype(
-        np.float64
-    )
+    counts = _draws(tops.size, seed, resamples)
     below = counts @ bottoms
     if (below <= 0).any():
         return None
