@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 from pathlib import Path
 
 import pytest
@@ -54,9 +55,10 @@ def test_every_control_stands_in_the_help_with_its_reason():
 
 def test_an_investigation_is_shown_as_it_was_printed_and_options_of_one_trace_are_refused(tmp_path: Path):
     (tmp_path / "chain.txt").write_text("the chain\n")
-    (tmp_path / "investigation.json").write_text('{"version": [1, 0]}')
+    (tmp_path / "investigation.json").write_text('{"version": [1, 0], "result": {"ended": "so"}}')
     assert CliRunner().invoke(show, [str(tmp_path)]).output == "the chain\n"
-    assert CliRunner().invoke(show, [str(tmp_path), "--json"]).output == '{"version": [1, 0]}\n'
+    document = json.loads(CliRunner().invoke(show, [str(tmp_path), "--json"]).output)
+    assert document == {"format": "traceml-lite investigation", "version": 1, "ended": "so"}
     assert "--stall is for one trace" in str(refused(show, str(tmp_path), "--stall", "5s"))
     assert "--loader is for one trace" in str(refused(show, str(tmp_path), "--loader", "1"))
 
@@ -101,6 +103,14 @@ def test_two_traces_of_one_setting_are_compared(tmp_path: Path):
     assert result.exit_code == 0, result.output
     assert "mean wait" in result.output
     assert "CPU a batch" in result.output
+
+
+def test_a_comparison_as_json_has_the_numbers_of_its_arms(tmp_path: Path):
+    result = CliRunner().invoke(compare, [*record_two(tmp_path, (60, 60)), "--json"])
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.output)
+    assert (document["format"], document["version"]) == ("traceml-lite comparison", 1)
+    assert len(document["arms"]) == 1
 
 
 def test_traces_of_other_data_are_refused_and_then_named_where_it_is_allowed(tmp_path: Path):

@@ -9,6 +9,7 @@ import click
 from traceml_lite.cli._out import Duration
 from traceml_lite.experiment.compare import compare_paths
 from traceml_lite.report.comparison import render_comparisons
+from traceml_lite.report.jsondoc import document
 
 
 @click.command()
@@ -23,7 +24,8 @@ from traceml_lite.report.comparison import render_comparisons
     "each condition of A.",
 )
 @click.option("--allow-different", is_flag=True, help="Compare unlike runs too, and name the differences.")
-def command(a: Path, b: Path, stall_ns: int | None, allow_different: bool) -> None:
+@click.option("--json", "as_json", is_flag=True, help="The same as JSON.")
+def command(a: Path, b: Path, stall_ns: int | None, allow_different: bool, as_json: bool) -> None:
     """Is the wait different, is it the same, and what became of the cadence?
 
     A and B are two traces, two TraceML SQLite files or two sweeps; A is the reference. Runs of other data,
@@ -32,6 +34,9 @@ def command(a: Path, b: Path, stall_ns: int | None, allow_different: bool) -> No
     from traceml_lite.api import load
 
     found = compare_paths(a, b, stall_ns=stall_ns, allow_different=allow_different, load=load)
+    if as_json:
+        click.echo(document("comparison", found))
+        return
     lines = render_comparisons(
         found.arms, cpu_per_batch_ns=found.cpu_per_batch_ns, only_a=found.only_a, only_b=found.only_b
     )

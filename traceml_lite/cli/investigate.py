@@ -11,6 +11,7 @@ from traceml_lite.cli._experiment import (
     ProgressLine,
     ended_like_control_c,
     experiment_options,
+    json_option,
     make_request,
     parse_duration_s,
 )
@@ -18,6 +19,7 @@ from traceml_lite.experiment import investigate, sweep
 from traceml_lite.experiment.atomic import write_text
 from traceml_lite.experiment.folder import CHAIN
 from traceml_lite.report.investigation import render_investigation
+from traceml_lite.report.jsondoc import document
 
 
 @click.command(
@@ -26,7 +28,10 @@ from traceml_lite.report.investigation import render_investigation
     "\n  traceml-lite investigate demo:saturated-pool --budget 5m"
 )
 @experiment_options
-def command(target: str, out: str | None, budget: str | None, timeout: str | None, **asked: Any) -> None:
+@json_option
+def command(
+    target: str, out: str | None, budget: str | None, timeout: str | None, as_json: bool, **asked: Any
+) -> None:
     """Ask the cheapest question that is open, run the experiment that answers it, and go on from there.
 
     Is the loop input-bound? Is every wait alike, or do a few carry it all? At random or structured? Then one
@@ -48,5 +53,5 @@ def command(target: str, out: str | None, budget: str | None, timeout: str | Non
         )
     text = "\n".join(render_investigation(result))
     write_text(folder / CHAIN, text + "\n")
-    click.echo(text)
+    click.echo(document("investigation", result) if as_json else text)
     click.echo(f"\nKept in {folder}; again with: traceml-lite show {folder}", err=True)

@@ -23,20 +23,21 @@ def command(trace: Path, stall_ns: int | None, loader: str | None, as_json: bool
     """
     from traceml_lite.experiment.folder import CHAIN, INVESTIGATION
     from traceml_lite.experiment.sweep import is_sweep, load_sweep
+    from traceml_lite.report.jsondoc import document
 
-    chain = trace / (INVESTIGATION if as_json else CHAIN)
-    if chain.is_file() or is_sweep(trace):
+    kept = trace / (INVESTIGATION if as_json else CHAIN)
+    if kept.is_file() or is_sweep(trace):
         _refuse_reading_options(trace, stall_ns, loader)
-    if chain.is_file():
-        click.echo(chain.read_text(encoding="utf-8").rstrip("\n"))
+    if kept.is_file():
+        text = kept.read_text(encoding="utf-8")
+        click.echo(document("investigation", json.loads(text)["result"]) if as_json else text.rstrip("\n"))
         return
     if is_sweep(trace):
-        from traceml_lite.report.jsondoc import plain
         from traceml_lite.report.sweep import render_sweep
 
         sweep = load_sweep(trace)
         if as_json:
-            click.echo(json.dumps(plain(sweep), indent=1))
+            click.echo(document("sweep", sweep))
         else:
             click.echo("\n".join(render_sweep(sweep)))
         return

@@ -13,6 +13,7 @@ from traceml_lite.cli._experiment import (
     ProgressLine,
     ended_like_control_c,
     experiment_options,
+    json_option,
     make_request,
     parse_duration_s,
 )
@@ -21,6 +22,7 @@ from traceml_lite.experiment.control import CONTROLS
 from traceml_lite.experiment.runner import Limits
 from traceml_lite.records.sweep import PassStatus
 from traceml_lite.report import sweep as report
+from traceml_lite.report.jsondoc import document
 
 _EXAMPLES = """Examples:
   traceml-lite sweep train.py -s num_workers=0,1,2,4
@@ -54,12 +56,14 @@ _CONTROLS = "\n".join(
 )
 @click.option("--one-direction", is_flag=True, help="Run the conditions once, in the order given.")
 @click.option("--allow-different", is_flag=True, help="Compare arms that saw other indices, and name it.")
+@json_option
 def command(
     target: str,
     out: str | None,
     budget: str | None,
     timeout: str | None,
     allow_different: bool,
+    as_json: bool,
     **asked: Any,
 ) -> int:
     """Vary one cheap parameter with everything else held fixed, and say which law the stalls follow.
@@ -77,8 +81,7 @@ def command(
         result = experiment.run_sweep(
             request, folder, limits, say=line.say, progress=line.show, allow_different=allow_different
         )
-    for text in report.render_sweep(result):
-        click.echo(text)
+    click.echo(document("sweep", result) if as_json else "\n".join(report.render_sweep(result)))
     click.echo(f"\nKept in {folder}; again with: traceml-lite show {folder}", err=True)
     statuses = {one.status for one in result.passes}
     if PassStatus.TIMEOUT in statuses:

@@ -7,6 +7,7 @@ missing value is ``null`` with a ``reason`` beside it. Nothing is computed or ro
 from __future__ import annotations
 
 import enum
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
@@ -36,6 +37,18 @@ def summary_document(summary: Summary, diagnosis: Diagnosis | None = None) -> di
         **_fields(summary),
         "diagnosis": plain(diagnosis if diagnosis is not None else NotMeasured("no diagnosis was made")),
     }
+
+
+def document(kind: str, result: Any) -> str:
+    """The result of an experiment (a sweep, a comparison, an investigation) as JSON text.
+
+    Args:
+        kind: What it is, as in ``"sweep"``: the format is ``"traceml-lite sweep"``.
+        result: A record, or one as a mapping; its fields are the keys, so the law of a sweep stands at
+            ``laws.gap.key``.
+    """
+    head = {"format": f"traceml-lite {kind}", "version": DOCUMENT_VERSION}
+    return json.dumps({**head, **plain(result)}, indent=1, allow_nan=False)
 
 
 def plain(value: Any) -> Any:
