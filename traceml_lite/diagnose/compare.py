@@ -8,7 +8,6 @@ allows it.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 
@@ -29,16 +28,13 @@ from traceml_lite.diagnose.arms import (
 from traceml_lite.diagnose.likeness import UnlikeError, named_differences, unlike_arms
 from traceml_lite.diagnose.words import counted, digits, listed, percent
 from traceml_lite.records.results import Estimate
-from traceml_lite.records.run import Run
 from traceml_lite.records.sweep import (
     ArmCadence,
     ArmComparison,
     ArmSummary,
     CadenceClaim,
-    Condition,
     Difference,
     MeasuredPass,
-    PassResult,
 )
 
 # Arms count as equivalent within a fifth: passes of one setting on one host, minutes apart, differ as much.
@@ -129,37 +125,6 @@ def compare_arms(
     )
 
 
-def compare_neighbours(
-    passes: Sequence[MeasuredPass], *, margin: float = DEFAULT_MARGIN, allow_different: bool = False
-) -> tuple[ArmComparison, ...]:
-    """Each condition of a sweep against the next one in the order of their options, without controls."""
-    arms: dict[str, list[MeasuredPass]] = {}
-    for one in finished(passes):
-        if one.condition.control is None and stretches(one):
-            arms.setdefault(one.condition.name, []).append(one)
-    ordered = sorted(arms.values(), key=lambda arm: _sort_key(arm[0].condition))
-    return tuple(
-        compare_arms(a, b, margin=margin, allow_different=allow_different)
-        for a, b in itertools.pairwise(ordered)
-    )
-
-
-def compare_runs(
-    a: Run,
-    b: Run,
-    *,
-    margin: float = DEFAULT_MARGIN,
-    stall_ns: int | None = None,
-    allow_different: bool = False,
-) -> ArmComparison:
-    """Compare two runs that are no passes of a sweep, e.g. before and after an upgrade: ``compare_arms``."""
-    arms = [
-        [MeasuredPass(Condition(name), PassResult(name, number=-1, direction=""), run)]
-        for name, run in zip(_names(a, b), (a, b), strict=True)
-    ]
-    return compare_arms(arms[0], arms[1], margin=margin, stall_ns=stall_ns, allow_different=allow_different)
-
-
 def compare_sweeps(
     a: Sequence[MeasuredPass],
     b: Sequence[MeasuredPass],
@@ -208,20 +173,6 @@ def _memory(workers: int, cv: float | None) -> int:
         return 0
     rounds = (PHASE_MEMORY / max(cv, 0.005)) ** 2
     return math.ceil(rounds) * workers
-
-
-def _names(a: Run, b: Run) -> tuple[str, str]:
-    return (a.source, b.source) if a.source != b.source else (f"{a.source} (A)", f"{b.source} (B)")
-
-
-def _sort_key(condition: Condition) -> tuple[tuple[str, int, float, str], ...]:
-    """By options, numbers as numbers."""
-    return tuple(
-        (name, 0, float(value), "")
-        if isinstance(value, (int, float)) and not isinstance(value, bool)
-        else (name, 1, 0.0, str(value))
-        for name, value in sorted(condition.options.items())
-    )
 
 
 def _in_order(arm: Sequence[MeasuredPass]) -> bool | None:

@@ -10,8 +10,6 @@ from traceml_lite.diagnose.arms import clopper_pearson, fisher_pooled
 from traceml_lite.diagnose.compare import (
     claim_deliveries,
     compare_arms,
-    compare_neighbours,
-    compare_runs,
     compare_sweeps,
 )
 
@@ -280,15 +278,6 @@ def test_an_arm_without_a_finished_pass_is_refused():
         compare_arms([one_pass(0)], [failed])
 
 
-def test_two_plain_runs_are_compared_with_their_sources_as_names():
-    before, after = one_pass(0, fetch_ms=400).run, one_pass(1, fetch_ms=40).run
-    found = compare_runs(before, after)
-    assert (found.a.name, found.b.name) == ("pass 0", "pass 1")
-    assert found.difference.ratio.value < 0.2
-    with pytest.raises(ComparisonError, match="torch"):
-        compare_runs(before, replace(after, environment=replace(MACHINE, torch="2.14.1")))
-
-
 def test_sweeps_are_compared_by_their_common_conditions():
     first = [one_pass(i, workers=w) for i, w in enumerate((1, 2, 4))]
     second = [one_pass(i, workers=w, fetch_ms=40) for i, w in enumerate((2, 4, 8))]
@@ -296,13 +285,6 @@ def test_sweeps_are_compared_by_their_common_conditions():
     assert [c.a.num_workers for c in found] == [2, 4]
     with pytest.raises(ComparisonError, match="no condition in common"):
         compare_sweeps(first[:1], second)
-
-
-def test_neighbours_are_compared_in_the_order_of_their_options_without_controls():
-    passes = [one_pass(i, workers=w, n=60) for i, w in enumerate((8, 2, 4, 10))]
-    passes.append(one_pass(9, workers=4, n=60, name="stagger", control="stagger"))
-    found = compare_neighbours(passes)
-    assert [(c.a.num_workers, c.b.num_workers) for c in found] == [(2, 4), (4, 8), (8, 10)]
 
 
 # -- the host --------------------------------------------------------------------------------------------
