@@ -234,7 +234,10 @@ def pool_cores_of(table: Table, rows: Ints) -> tuple[float | None, float | None]
     )
     if start is None or end is None or cpu is None:
         return None, None
-    start, end, cpu = start[rows], end[rows], cpu[rows]
+    # The steady part of one epoch is one stretch, and a view of it costs nothing.
+    stretch = len(rows) > 0 and int(rows[-1]) - int(rows[0]) + 1 == len(rows)
+    judged: Ints | slice = slice(int(rows[0]), int(rows[-1]) + 1) if stretch else rows
+    start, end, cpu = start[judged], end[judged], cpu[judged]
     ok = (start >= 0) & (end > start) & (cpu >= 0)
     if not ok.any():
         return None, None
@@ -242,4 +245,4 @@ def pool_cores_of(table: Table, rows: Ints) -> tuple[float | None, float | None]
     cores = float(cpu[ok].sum()) / span
     if queue is None:
         return cores, None
-    return cores, cores + float(np.maximum(queue[rows][ok], 0).sum()) / span
+    return cores, cores + float(np.maximum(queue[judged][ok], 0).sum()) / span

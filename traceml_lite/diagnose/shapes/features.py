@@ -6,6 +6,7 @@ numbered within their worker, workers filled in where ordered delivery fixes the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -100,9 +101,14 @@ class Features:
 
     def share_of_time(self, part_ns: Int, where: Mask) -> float:
         """Share of the selected deliveries' own time that a part of it takes, in [0, 1]; 0 without any."""
+        return self.shares_of_time((part_ns,), where)[0]
+
+    def shares_of_time(self, parts_ns: Sequence[Int], where: Mask) -> tuple[float, ...]:
+        """The same of several parts of the same deliveries."""
         stepped = float(np.maximum(self.step_ns[where], 0).sum(dtype=np.float64))
-        total = float(self.wait_ns[where].sum(dtype=np.float64)) + stepped
-        return float(part_ns[where].sum(dtype=np.float64)) / total if total > 0 else 0.0
+        waited = [float(values[where].sum(dtype=np.float64)) for values in (self.wait_ns, *parts_ns)]
+        total = waited[0] + stepped
+        return tuple(part / total if total > 0 else 0.0 for part in waited[1:])
 
 
 def _measured(table: Table, name: str, least: int = 0) -> Int | None:

@@ -24,6 +24,8 @@ MEDIAN_Z = 1.645
 # Round times needed before their growth is read, and blocks that a long run is reduced to.
 MIN_ROUND_TIMES = 8
 MAX_ROUND_TIMES = 512
+# The waiting by round is read off so many deliveries at most: more no longer move its median.
+EVENNESS_DELIVERIES = 200_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,13 +209,13 @@ def _spread(features: Features) -> WorkerSpread | None:
     slowest = int(np.argmax(medians))
     own, others = fetches.ns[fetches.worker == slowest], fetches.ns[fetches.worker != slowest]
     rest = np.sort(medians[(medians >= 0) & (np.arange(workers) != slowest)])
-    usual = float(np.median(others))
+    usual, nine_tenths = (float(value) for value in np.quantile(others, [0.5, 0.9]))
     cut = np.partition(fetches.ns, fetches.ns.size - own.size)[-own.size]
     longest = int((own >= cut).sum())
     return WorkerSpread(
         slowest=slowest,
         ratio=float(medians[slowest]) / max(usual, 1.0),
-        consistency=float((own > np.quantile(others, 0.9)).mean()),
+        consistency=float((own > nine_tenths).mean()),
         p_value=min(1.0, workers * tail_probability(longest, own.size, own.size, fetches.ns.size)),
         rivals=float(rest[-1] / max(np.median(rest[:-1]), 1.0)) if rest.size > 1 else 1.0,
     )
@@ -234,9 +236,10 @@ def _evenness(features: Features) -> float:
     size = features.round
     if features.n - size < MIN_ROUND_TIMES:
         return float("nan")
-    sums = np.concatenate([[0], np.cumsum(features.starved_ns)])
+    sums = np.concatenate([[0], np.cumsum(features.starved_ns[:EVENNESS_DELIVERIES])])
     # The first round of an epoch fills the pipe.
-    rounds = (sums[size:] - sums[:-size])[features.in_epoch[size - 1 :] >= 2 * size - 1]
+    inside = features.in_epoch[:EVENNESS_DELIVERIES][size - 1 :] >= 2 * size - 1
+    rounds = (sums[size:] - sums[:-size])[inside]
     mean = float(rounds.mean()) if rounds.size >= MIN_ROUND_TIMES else 0.0
     return float(np.median(rounds)) / mean if mean > 0 else float("nan")
 
@@ -294,6 +297,7 @@ def measure(features: Features, cpus_usable: float | None = None) -> Measures:
         open_ended = int((places + size < n).sum())
         if open_ended:
             again_p = tail_probability(round(again * open_ended), open_ended, round(share * n), n)
+    steady_share, wait_share = features.shares_of_time((waits, features.wait_ns), steady)
     heavy_time = float("nan")
     fetch_growth = None
     if features.fetches is not None:
@@ -308,8 +312,8 @@ def measure(features: Features, cpus_usable: float | None = None) -> Measures:
         load=load,
         load_low=load_low,
         usual_fetch_ns=usual,
-        steady_share=features.share_of_time(waits, steady),
-        wait_share=features.share_of_time(features.wait_ns, steady),
+        steady_share=steady_share,
+        wait_share=wait_share,
         ready_wait_ns=float((whole - waits[steady]).mean()) if whole.size else 0.0,
         wait_queue_share=_wait_queue_share(features),
         late_share=features.share_of_time(waits, later) if enough else float("nan"),
