@@ -44,9 +44,6 @@ _OPTIONS = (
 )  # fmt: skip
 
 
-json_option = click.option("--json", "as_json", is_flag=True, help="The same as JSON.")
-
-
 def experiment_options(command: _Command) -> _Command:
     """The target and the options that every experiment takes."""
     for option in reversed(_OPTIONS):

@@ -81,6 +81,9 @@ def recording_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
+json_option = click.option("--json", "as_json", is_flag=True, help="The same as JSON.")
+
+
 def reading_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """``--stall``, ``--loader`` and ``--json``: how a trace is summarized."""
     for option in (
@@ -93,7 +96,7 @@ def reading_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--loader", help="Name or number of the loader to summarize [default: the one with most time]."
         ),
-        click.option("--json", "as_json", is_flag=True, help="The same as JSON."),
+        json_option,
     ):
         command = option(command)
     return command

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from traceml_lite.cli._out import Duration
+from traceml_lite.cli._out import Duration, json_option
 from traceml_lite.experiment.compare import compare_paths
 from traceml_lite.report.comparison import render_comparisons
 from traceml_lite.report.jsondoc import document
@@ -24,7 +24,7 @@ from traceml_lite.report.jsondoc import document
     "each condition of A.",
 )
 @click.option("--allow-different", is_flag=True, help="Compare unlike runs too, and name the differences.")
-@click.option("--json", "as_json", is_flag=True, help="The same as JSON.")
+@json_option
 def command(a: Path, b: Path, stall_ns: int | None, allow_different: bool, as_json: bool) -> None:
     """Is the wait different, is it the same, and what became of the cadence?
 

@@ -11,10 +11,10 @@ from traceml_lite.cli._experiment import (
     ProgressLine,
     ended_like_control_c,
     experiment_options,
-    json_option,
     make_request,
     parse_duration_s,
 )
+from traceml_lite.cli._out import json_option
 from traceml_lite.experiment import investigate, sweep
 from traceml_lite.experiment.atomic import write_text
 from traceml_lite.experiment.folder import CHAIN

@@ -13,10 +13,10 @@ from traceml_lite.cli._experiment import (
     ProgressLine,
     ended_like_control_c,
     experiment_options,
-    json_option,
     make_request,
     parse_duration_s,
 )
+from traceml_lite.cli._out import json_option
 from traceml_lite.experiment import sweep as experiment
 from traceml_lite.experiment.control import CONTROLS
 from traceml_lite.experiment.runner import Limits

@@ -17,7 +17,6 @@ from traceml_lite.store.layout import (
     DELIVERY_BODY_OFFSET,
     DELIVERY_BODY_STRUCT,
     DELIVERY_STEP_OFFSET,
-    DELIVERY_STEP_STRUCT,
     DELIVERY_STRUCT,
     DELIVERY_WAIT_OFFSET,
     DELIVERY_WAIT_STRUCT,
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
 _now = time.perf_counter_ns
 _pack_body = DELIVERY_BODY_STRUCT.pack_into
 _BODY = RING_HEADER_SIZE + DELIVERY_BODY_OFFSET
-_STEP_LENGTH = struct.Struct("<q")
 _thread_cpu = time.thread_time_ns
 _process_cpu = time.process_time_ns
 
@@ -196,10 +194,9 @@ class IteratorRecorder:
 
     def stopped(self, asked_ns: int, stop_ns: int) -> None:
         """``next`` raised StopIteration."""
-        if self._deliveries() > 0 and not self._closed_turn and self._committed > self._drained:
+        if self._deliveries() and not self._closed_turn:
             # Its length alone: the counters are there already, if they were read at this ask.
-            place = self._ring.offset(self._committed - 1) + DELIVERY_STEP_OFFSET
-            _STEP_LENGTH.pack_into(self._memory, place, asked_ns - self._last_got_ns)
+            self._fill_step(asked_ns - self._last_got_ns)
         self._end_turn("epoch_end", {"stop_ns": stop_ns - asked_ns})
 
     def failed(self, error: BaseException, asked_ns: int, rank: int, processes: list[Any]) -> None:
@@ -292,11 +289,15 @@ class IteratorRecorder:
     def _deliveries(self) -> int:
         return self._committed - self._first
 
-    def _fill_step(self, step_ns: int, cpu_ns: int, process_cpu_ns: int, run_queue_ns: int) -> None:
-        """Complete the newest record with the step behind it, unless it has left the ring (an error did)."""
+    def _fill_step(self, *fields: int) -> None:
+        """Complete the newest record with the step behind it, unless it has left the ring (an error did).
+
+        Args:
+            *fields: The first of the record's fields from ``step_ns`` on; the others stay as they are.
+        """
         if self._committed > self._drained:
             place = self._ring.offset(self._committed - 1) + DELIVERY_STEP_OFFSET
-            DELIVERY_STEP_STRUCT.pack_into(self._memory, place, step_ns, cpu_ns, process_cpu_ns, run_queue_ns)
+            struct.pack_into(f"<{len(fields)}q", self._memory, place, *fields)
 
     def _read(self) -> tuple[int, int, int]:
         return _thread_cpu(), _process_cpu(), self._session.run_queue_ns()
@@ -337,12 +338,13 @@ class IteratorRecorder:
         self._sampled = got_ns >= self._read_due_ns or self._deliveries() < FIRST_READ
         self.reading = sampled or self._sampled
         session = self._session
-        if committed - self._drained >= DRAIN_EVERY or got_ns > session.host_due_ns:
+        full, host_due = committed - self._drained >= DRAIN_EVERY, got_ns > session.host_due_ns
+        if full or host_due:
             # Its cost is the CPU time of this thread: it may wait for the disk.
             before_ns = _thread_cpu()
-            if committed - self._drained >= DRAIN_EVERY:
+            if full:
                 self.drain(keep_last=True)
-            if got_ns > session.host_due_ns:
+            if host_due:
                 session.sample_host()
             ring.own_ns += _thread_cpu() - before_ns
         self._due_ns = min(self._read_due_ns, session.host_due_ns)

@@ -26,14 +26,13 @@ MANIFEST, DELIVERIES, FETCHES, HOST, EVENTS, LIVE = (
 # One delivery, 128 bytes: two cache lines, and a power of two so that a torn write cannot straddle a page.
 # The last four fields are filled in at the next ask, when the step is known.
 DELIVERY_STRUCT = struct.Struct("<iiihHqqqqqqqiiqqqqqq")
-# The probe writes it in parts. Before a turn and after each drain the free slots are filled with a blank: the
-# constants of the turn, and MISSING where counters go. A delivery then packs the middle, and the few whose
-# counters were read their two or four fields.
+# The probe writes it in parts. Slots are filled with a blank beforehand, all of them where a turn begins and
+# at each drain those that the drain before it emptied: the constants of the turn, and MISSING where counters
+# go. A delivery then packs the middle, and the few whose counters were read the fields of the wait or step.
 DELIVERY_BODY_STRUCT = struct.Struct("<hHqqqqqqqii")
 DELIVERY_BODY_OFFSET = 12
 DELIVERY_WAIT_STRUCT = struct.Struct("<qq")
 DELIVERY_WAIT_OFFSET = 80
-DELIVERY_STEP_STRUCT = struct.Struct("<qqqq")
 DELIVERY_STEP_OFFSET = 96
 DELIVERY = np.dtype(
     [
