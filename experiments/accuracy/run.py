@@ -6,12 +6,12 @@ import argparse
 import multiprocessing
 import os
 import resource
+import statistics
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import psutil
@@ -19,7 +19,7 @@ from known import PERIODIC, RANDOM_CASES, Known, from_file, is_right, made_up
 
 from traceml_lite.diagnose.diagnosis import diagnose
 from traceml_lite.diagnose.shapes import shape_verdict
-from traceml_lite.records.run import Environment, from_arrays
+from traceml_lite.records.run import Environment, Run, from_arrays
 from traceml_lite.simulate.labelled import labelled_run
 from traceml_lite.stats.cadence import deliveries_needed, scan_periods
 
@@ -94,52 +94,52 @@ def needed(period: int, rate: float, seeds: range) -> int:
         cycles += 1 if cycles < 10 else cycles // 4
 
 
-def in_a_fork(call: Callable[[], Any]) -> tuple[float, int]:
-    """CPU seconds of a call, and the most memory it added, in bytes: a peak is one for each process."""
-    ours, theirs = multiprocessing.Pipe(duplex=False)
-
-    def measure() -> None:
-        before, began = psutil.Process().memory_info().rss, time.process_time()
-        call()
-        used = time.process_time() - began
-        theirs.send((used, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before))
-
-    process = multiprocessing.get_context("fork").Process(target=measure)
-    process.start()
-    found: tuple[float, int] = ours.recv()
-    process.join()
-    return found
-
-
-def speed(lengths: list[int]) -> None:
-    """CPU time of one diagnosis of made-up columns, and the memory it adds.
-
-    The fetches have every counter, so that the half that judges their cost has all its work.
-    """
-    print("\n=== speed: the shape alone, then shape, cost and the next experiment")
+def long_run(n: int) -> Run:
+    """A made-up run of any length; its fetches have every counter, so that no part of a diagnosis is idle."""
     columns, options, _ = labelled_run("data_period", 4096, 1, num_workers=4, period=10)
+    times = -(-n // 4096)
+    span = int(columns["got_ns"][-1] + columns["step_ns"][-1] - columns["ask_ns"][0])
+    long = {}
+    for name, values in columns.items():
+        add = {"rank": 4096}.get(
+            name, span if name in ("ask_ns", "got_ns", "fetch_start_ns", "fetch_end_ns") else 0
+        )
+        long[name] = (np.tile(values, times) + np.repeat(np.arange(times) * add, 4096))[:n]
+    fetch_ns = long["fetch_end_ns"] - long["fetch_start_ns"]
+    long |= dict.fromkeys(("cpu_ns", "thread_cpu_ns"), fetch_ns * 9 // 10)
+    long |= {"run_queue_ns": fetch_ns // 20, "rchar": np.full(n, 4096, dtype=np.int64)}
+    long |= {name: np.zeros(n, dtype=np.int64) for name in ZERO_COUNTERS}
+    return from_arrays(**long, **{k: options[k] for k in ("num_workers", "prefetch_factor", "in_order")})
+
+
+def analysed(n: int, whole: bool) -> tuple[float, float]:
+    """CPU seconds of the first analysis in this process, and the memory it added over that of the trace."""
+    run = long_run(n)
+    trace = sum(column.nbytes for column in run.loaders[0].deliveries.columns.values())
+    before, began = psutil.Process().memory_info().rss, time.process_time()
+    if whole:
+        diagnose(run)
+    else:
+        shape_verdict(run.loaders[0], Environment())
+    used = time.process_time() - began
+    return used, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before) / trace
+
+
+def speed(lengths: list[int], rounds: int) -> None:
+    """CPU time of one analysis, and the memory it adds; each in a process of its own, as `show` is."""
+    print(f"\n=== speed: the shape alone, then shape, cost and the next experiment; {rounds} processes each")
     for n in lengths:
-        times = -(-n // 4096)
-        span = int(columns["got_ns"][-1] + columns["step_ns"][-1] - columns["ask_ns"][0])
-        long = {}
-        for name, values in columns.items():
-            add = {"rank": 4096}.get(
-                name, span if name in ("ask_ns", "got_ns", "fetch_start_ns", "fetch_end_ns") else 0
+        for whole in (False, True):
+            found = []
+            for _ in range(rounds):
+                with multiprocessing.get_context("spawn").Pool(1) as pool:
+                    found.append(pool.apply(analysed, (n, whole)))
+            seconds = sorted(used for used, _ in found)
+            print(
+                f"{n:>10} {'all' if whole else 'shape':>6}: {statistics.median(seconds):.3f} s CPU "
+                f"[{seconds[0]:.3f}, {seconds[-1]:.3f}], memory added "
+                f"{max(more for _, more in found):.1f} times the trace"
             )
-            long[name] = (np.tile(values, times) + np.repeat(np.arange(times) * add, 4096))[:n]
-        fetch_ns = long["fetch_end_ns"] - long["fetch_start_ns"]
-        long |= dict.fromkeys(("cpu_ns", "thread_cpu_ns"), fetch_ns * 9 // 10)
-        long |= {"run_queue_ns": fetch_ns // 20, "rchar": np.full(n, 4096, dtype=np.int64)}
-        long |= {name: np.zeros(n, dtype=np.int64) for name in ZERO_COUNTERS}
-        run = from_arrays(**long, **{k: options[k] for k in ("num_workers", "prefetch_factor", "in_order")})
-        del long
-        trace = sum(column.nbytes for column in run.loaders[0].deliveries.columns.values())
-        for name, call in (
-            ("shape", lambda run=run: shape_verdict(run.loaders[0], Environment())),
-            ("all", lambda run=run: diagnose(run)),
-        ):
-            used, more = in_a_fork(call)
-            print(f"{n:>10} {name:>6}: {used:.3f} s CPU, memory added {more / trace:.1f} times the trace")
 
 
 def false_alarms(seeds: range) -> None:
@@ -168,6 +168,7 @@ def main() -> None:
     parser.add_argument("--power", action="store_true")
     parser.add_argument("--false-alarms", action="store_true")
     parser.add_argument("--speed", action="store_true")
+    parser.add_argument("--rounds", type=int, default=5, help="processes for each length of --speed")
     given = parser.parse_args()
     first, last = (int(x) for x in given.seeds.split(":"))
     if given.power:
@@ -175,7 +176,7 @@ def main() -> None:
     if given.false_alarms:
         return false_alarms(range(first, last))
     if given.speed:
-        return speed([100_000, 1_000_000, 10_000_000])
+        return speed([100_000, 1_000_000, 10_000_000], given.rounds)
     lengths = [int(x) for x in given.lengths.split(",")]
     runs = list(from_file(given.labelled) if given.labelled else made_up(range(first, last), lengths))
     for fetches in (True, False):

@@ -75,6 +75,15 @@ def test_counting_starts_again_at_an_epoch() -> None:
     assert through.on_phase < 1.0
 
 
+def test_a_restart_at_a_whole_period_changes_no_fold() -> None:
+    # One stretch is folded in one step, several are summed: the same places here.
+    events = np.arange(3, 101, 7)
+    once = cadence.fit_period(events, 101, 7)
+    again = cadence.fit_period(events, 101, 7, restarts=np.array([0, 98]))
+    assert (once.places, once.events) == (again.places, again.events)
+    assert (once.on_phase, once.recall, once.p_value) == (again.on_phase, again.recall, again.p_value)
+
+
 def test_events_everywhere_or_nowhere_are_no_period() -> None:
     for events in (np.arange(0), np.arange(40)):
         fit = cadence.fit_period(events, 40, 4)

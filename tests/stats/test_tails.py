@@ -70,6 +70,17 @@ def test_quantiles_lie_between_the_ends_and_rise(values: np.ndarray) -> None:
     assert values.min() == low <= middle <= high == values.max()
 
 
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 64, 101, 20_000])
+@pytest.mark.parametrize("kind", [np.int64, np.float64])
+def test_medians_and_quantiles_are_those_of_numpy(n: int, kind: type[np.number]) -> None:
+    rows = np.random.default_rng(n).integers(0, 10**9, (3, n)).astype(kind)
+    assert np.array_equal(tails.medians(rows), np.median(rows, axis=-1))
+    assert tails.median(rows[0]) == np.median(rows[0])
+    whole = rows[0].astype(np.int64)
+    shares = (0.0, 0.1, 0.5, 0.95, 1.0)
+    assert tails.quantiles(whole, shares) == pytest.approx(np.quantile(whole, shares))
+
+
 def test_there_is_no_quantile_of_nothing() -> None:
     assert np.isnan(tails.quantiles(np.zeros(0, dtype=np.int64), (0.5,))[0])
 

@@ -104,7 +104,7 @@ def tail_probability(hits: int, drawn: int, marked: int, total: int) -> float:
         + _log_choose(total - marked, drawn - k)
         - _log_choose(total, np.asarray(drawn))
     )
-    return float(min(1.0, np.exp(special.logsumexp(logs)))) if logs.size else 0.0
+    return float(min(1.0, np.exp(logs).sum()))
 
 
 def _log_choose(n: int, k: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -127,6 +127,9 @@ def _restarts(restarts: NDArray[np.int64] | None) -> NDArray[np.int64]:
 
 def _phase_places(period: int, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
     """How many places lie on each residue, when counting starts at 0 in every stretch."""
+    if lengths.size == 1:
+        whole, rest = divmod(int(lengths[0]), period)
+        return whole + (np.arange(period) < rest)
     rests = np.bincount(lengths % period, minlength=period)
     places: NDArray[np.int64] = rests.sum() - np.cumsum(rests) + (lengths // period).sum()
     return places
@@ -247,9 +250,10 @@ def pair_counts(mask: NDArray[np.bool_], max_lag: int) -> NDArray[np.float64]:
     length = fft.next_fast_len(size + max_lag, real=True)
     for start in range(0, mask.size, size):
         # Pairs whose earlier member lies in this block; the later one may lie max_lag behind its end.
-        head = mask[start : start + size].astype(np.float32)
-        both = mask[start : start + size + max_lag].astype(np.float32)
-        product = np.conj(fft.rfft(head, length)) * fft.rfft(both, length)
+        head = both = fft.rfft(mask[start : start + size].astype(np.float32), length)
+        if start + size < mask.size:
+            both = fft.rfft(mask[start : start + size + max_lag].astype(np.float32), length)
+        product = np.conj(head) * both
         counts += fft.irfft(product, length)[: max_lag + 1]
     result: NDArray[np.float64] = np.round(counts)
     return result

@@ -12,6 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
+from traceml_lite.stats.tails import median, medians
+
 # Longer series are reduced to this many block medians: order over the run is still resolved to 1/1000.
 MAX_POINTS = 1024
 # Fewer points than this reach no small p-value by any order.
@@ -56,8 +58,7 @@ def block_medians(values: NDArray[np.number], block: int = 1) -> NDArray[np.floa
     count = array.size // size
     if size == 1:
         return array
-    result: NDArray[np.float64] = np.median(array[: count * size].reshape(count, size), axis=1)
-    return result
+    return medians(array[: count * size].reshape(count, size))
 
 
 def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -89,8 +90,8 @@ def trend(values: NDArray[np.number], block: int = 1) -> Trend | None:
     rho = min(1.0, max(-1.0, rho))
     t = abs(rho) * np.sqrt((m - 2) / max(1.0 - rho**2, 1e-12))
     quarter, half = max(1, m // 4), m // 2
-    first, last = float(np.median(points[:quarter])), float(np.median(points[-quarter:]))
-    early, late = float(np.median(points[:half])), float(np.median(points[-half:]))
+    first, last = median(points[:quarter]), median(points[-quarter:])
+    early, late = median(points[:half]), median(points[-half:])
     return Trend(
         spearman=rho,
         p_value=float(min(1.0, 2.0 * special.stdtr(m - 2, -t))),
@@ -120,7 +121,7 @@ def change_point(values: NDArray[np.number], block: int = 1) -> Change | None:
     at = int(np.argmax(walk)) + 1
     return Change(
         at=at * (np.asarray(values).size // m),
-        before=float(np.median(points[:at])),
-        after=float(np.median(points[at:])),
+        before=median(points[:at]),
+        after=median(points[at:]),
         p_value=float(min(1.0, 2.0 * np.exp(-6.0 * walk[at - 1] ** 2 / (m**3 + m**2)))),
     )

@@ -14,6 +14,7 @@ import numpy as np
 
 from traceml_lite.diagnose.costs.facts import MAX_ROWS, CostFacts, known
 from traceml_lite.diagnose.words import percent
+from traceml_lite.stats.tails import median
 
 PAGE_BYTES = 4096
 # The slowest disk worth the name reads a random page in 10 ms; with a queue of four before it, 40 ms.
@@ -164,7 +165,7 @@ def turns_of(facts: CostFacts) -> Turns | None:
     if not len(end):
         return None
     walls, ends = end - start, np.sort(end)
-    usual, distances = float(np.median(walls)), np.diff(ends)
+    usual, distances = median(walls), np.diff(ends)
     span = float(ends[-1] - start.min())
     short = float(np.mean(distances < TURN_DISTANCE * usual / workers)) if len(distances) else 1.0
     busy = float(walls.sum()) / (workers * span) if span > 0 else 0.0

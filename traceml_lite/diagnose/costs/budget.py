@@ -97,8 +97,10 @@ def _worker_kept_busy(
         load = float((end - start)[done].mean()) * len(table) / (count * total) if total > 0 else 0.0
         return (done if load >= FULL_LOAD else busy), running
     allowed = PAUSE_SHARE + PAUSE_PER_QUEUE * _queue_share(table, start, end, done)
-    for number in np.unique(worker[done & (worker >= 0)]):
+    for number in range(count):
         rows = np.flatnonzero(done & (worker == number))
+        if not rows.size:
+            continue
         # Ordered delivery has a worker's fetches in order already, where a stable sort takes one look.
         rows = rows[np.argsort(start[rows], kind="stable")]
         begun, over, delivered = start[rows], end[rows], got[rows]

@@ -19,9 +19,9 @@ from traceml_lite.records.run import Environment, LoaderConfig, Table
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-# Shares over a random sample of this many deliveries are within half a percent of those over all. What
-# needs neighbours in time (turns, steps beside fetches) looks at the first so many instead.
-MAX_ROWS = 50_000
+# Shares over a random sample of this many deliveries are within one percent of those over all. What needs
+# neighbours in time (turns, steps beside fetches) looks at the first so many instead.
+MAX_ROWS = 20_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ from traceml_lite.diagnose.costs.facts import (
 from traceml_lite.diagnose.costs.host import host_facts
 from traceml_lite.records.results import Verdict
 from traceml_lite.records.run import Environment, LoaderTrace, Table
+from traceml_lite.stats.tails import median
 
 # Below this share of its time a loop cannot gain anything one would notice from a faster loader.
 LOST_SHARE_MIN = 0.05
@@ -90,7 +91,7 @@ def _facts(
     count, cores_runnable = len(rows), pool_cores_of(loader.deliveries, rows)
     if count > MAX_ROWS:
         # A fixed random draw: an even stride would alias with a period.
-        rows = np.sort(np.random.default_rng(0).choice(rows, MAX_ROWS, replace=False))
+        rows = np.sort(np.random.default_rng(0).choice(rows, MAX_ROWS, replace=False, shuffle=False))
     everything, judged = loader.deliveries, loader.deliveries.take(rows)
     fetches, why = fetches_of(judged, for_fetch_ns[rows])
     cores, runnable = cores_runnable
@@ -115,7 +116,7 @@ def _facts(
         scope="boundary" if at_boundary else "steady",
         pool_cores=cores,
         pool_runnable=runnable,
-        worker_threads=None if threads is None else float(np.median(threads[threads >= 0])),
+        worker_threads=None if threads is None else median(threads[threads >= 0]),
         worker_cpus=_smallest_mask(loader),
     )
 
@@ -224,7 +225,7 @@ def _slowdown(deliveries: Table) -> float | None:
     busy, idle = step[overlap >= BUSY_OVERLAP], step[overlap <= IDLE_OVERLAP]
     if min(len(busy), len(idle)) < MIN_STEPS_PER_SIDE:
         return None
-    return float(np.median(busy) / np.median(idle))
+    return median(busy) / median(idle)
 
 
 def pool_cores_of(table: Table, rows: Ints) -> tuple[float | None, float | None]:

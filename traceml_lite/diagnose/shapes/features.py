@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceml_lite.records.run import IN_CONSUMER, UNKNOWN_WORKER, LoaderTrace, Table
-from traceml_lite.stats.tails import StallThreshold, stall_threshold_ns
+from traceml_lite.stats.tails import StallThreshold, median, stall_threshold_ns
 
 Int = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -289,7 +289,7 @@ def extract(loader: LoaderTrace, stall_ns: int | None = None) -> Features | None
         wait_queue_ns=queued,
         step_ns=steps,
         ask_ns=asked,
-        step_median_ns=float(np.median(known)) if known.size else float("nan"),
+        step_median_ns=median(known) if known.size else float("nan"),
         epoch_starts=starts,
         in_epoch=in_epoch,
         first_round=first_round,

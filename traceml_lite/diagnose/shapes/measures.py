@@ -15,7 +15,7 @@ from traceml_lite.diagnose.shapes.features import Features, Int, Mask
 from traceml_lite.diagnose.shapes.patterns import Pattern, fetch_pattern, wait_pattern
 from traceml_lite.stats.cadence import recurrence, tail_probability
 from traceml_lite.stats.drift import block_medians, change_point, trend
-from traceml_lite.stats.tails import STALL_FLOOR_STEPS, WAIT_FLOOR_NS, top_share
+from traceml_lite.stats.tails import STALL_FLOOR_STEPS, WAIT_FLOOR_NS, median, quantiles, top_share
 
 # Short series are taken value by value, until there are this many blocks of a round.
 MIN_POINTS_PER_SERIES = 32
@@ -199,17 +199,17 @@ def _spread(features: Features) -> WorkerSpread | None:
     workers = features.workers or 0
     if fetches is None or workers < 2 or not (fetches.worker >= 0).all():
         return None
-    medians = np.full(workers, -1.0)
-    for worker in range(workers):
-        own = fetches.ns[fetches.worker == worker]
-        if own.size >= 2:
-            medians[worker] = np.median(own)
+    masks = [fetches.worker == worker for worker in range(workers)]
+    counts = [np.count_nonzero(mask) for mask in masks]
+    medians = np.array(
+        [median(fetches.ns[m]) if n >= 2 else -1.0 for m, n in zip(masks, counts, strict=True)]
+    )
     if np.count_nonzero(medians >= 0) < 2:
         return None
     slowest = int(np.argmax(medians))
-    own, others = fetches.ns[fetches.worker == slowest], fetches.ns[fetches.worker != slowest]
+    own, others = fetches.ns[masks[slowest]], fetches.ns[~masks[slowest]]
     rest = np.sort(medians[(medians >= 0) & (np.arange(workers) != slowest)])
-    usual, nine_tenths = (float(value) for value in np.quantile(others, [0.5, 0.9]))
+    usual, nine_tenths = quantiles(others, (0.5, 0.9))
     cut = np.partition(fetches.ns, fetches.ns.size - own.size)[-own.size]
     longest = int((own >= cut).sum())
     return WorkerSpread(
@@ -217,7 +217,7 @@ def _spread(features: Features) -> WorkerSpread | None:
         ratio=float(medians[slowest]) / max(usual, 1.0),
         consistency=float((own > nine_tenths).mean()),
         p_value=min(1.0, workers * tail_probability(longest, own.size, own.size, fetches.ns.size)),
-        rivals=float(rest[-1] / max(np.median(rest[:-1]), 1.0)) if rest.size > 1 else 1.0,
+        rivals=float(rest[-1] / max(median(rest[:-1]), 1.0)) if rest.size > 1 else 1.0,
     )
 
 
@@ -241,7 +241,7 @@ def _evenness(features: Features) -> float:
     inside = features.in_epoch[:EVENNESS_DELIVERIES][size - 1 :] >= 2 * size - 1
     rounds = (sums[size:] - sums[:-size])[inside]
     mean = float(rounds.mean()) if rounds.size >= MIN_ROUND_TIMES else 0.0
-    return float(np.median(rounds)) / mean if mean > 0 else float("nan")
+    return median(rounds) / mean if mean > 0 else float("nan")
 
 
 def _longest_calm(waited: Mask, features: Features) -> int:
@@ -265,7 +265,7 @@ def measure(features: Features, cpus_usable: float | None = None) -> Measures:
     if fetch is not None and features.fetches is not None:
         own = features.fetches.ns
         base = own[~fetch.mask] if not fetch.mask.all() else own
-        usual = float(np.median(base))
+        usual = median(base)
         load = usual / (size * step) if step > 0 else float("inf")
         load_low = load * _median_low(base) / max(usual, 1.0)
         longest = float(own[features.fetches.delivery < features.first_round].max(initial=0))
@@ -284,11 +284,11 @@ def measure(features: Features, cpus_usable: float | None = None) -> Measures:
         at_start = sums[np.minimum(starts + features.first_round, n)] - sums[starts]
         all_waits = float(sums[-1] - sums[min(features.first_round, n)])
         epoch_share = float(at_start.sum() / all_waits) if all_waits > 0 else 0.0
-        epoch_wait = float(np.median(at_start)) / step if step > 0 else float("inf")
+        epoch_wait = median(at_start) / step if step > 0 else float("inf")
         epoch_time = float(at_start.sum()) / total if total > 0 else 0.0
 
     whole = features.wait_ns[steady]
-    low, high = np.quantile(whole, [0.1, 0.9]) if whole.size else (0.0, 0.0)
+    low, high = quantiles(whole, (0.1, 0.9)) if whole.size else (0.0, 0.0)
     share = float(waited.sum() / max(1, steady.sum()))
     again, again_p = float("nan"), 1.0
     places = np.flatnonzero(waited)
@@ -326,8 +326,8 @@ def measure(features: Features, cpus_usable: float | None = None) -> Measures:
         epoch_share=epoch_share,
         epoch_wait_steps=epoch_wait,
         epoch_time_share=epoch_time,
-        low_wait_steps=float(low) / step if step > 0 else float("inf"),
-        wait_ratio=float(high) / max(float(low), 1.0),
+        low_wait_steps=low / step if step > 0 else float("inf"),
+        wait_ratio=high / max(low, 1.0),
         top_tenth=top_share(whole, 0.1),
         waited=waited,
         waited_share=share,

@@ -21,7 +21,7 @@ from traceml_lite.stats.cadence import (
     scan_periods,
 )
 from traceml_lite.stats.clock import ClockFit, fit_clock
-from traceml_lite.stats.tails import Modes, split_modes, stall_wait_share
+from traceml_lite.stats.tails import Modes, median, split_modes, stall_wait_share
 
 # Two modes of fetch times: one mode cut in two has a separation below 3.5, on 16 draws below 5.
 SLOW_SEPARATION = 5.0
@@ -107,11 +107,11 @@ def slow_fetches(ns: Int, step_median_ns: float) -> tuple[Mask, float, Modes | N
         return ns > modes.split, 10**modes.decades, modes
     stride = max(1, ns.size // SAMPLE_SIZE)
     logs = np.log(np.maximum(ns[::stride], floor))
-    centre = float(np.median(logs))
-    sigma = MAD_TO_SIGMA * float(np.median(np.abs(logs - centre)))
+    centre = median(logs)
+    sigma = MAD_TO_SIGMA * median(np.abs(logs - centre))
     cut = float(np.exp(centre + max(OUTLIER_SIGMAS * sigma, np.log(OUTLIER_RATIO))))
     mask = ns > cut
-    ratio = float(np.median(ns[mask])) / float(np.exp(centre)) if mask.any() else 1.0
+    ratio = median(ns[mask]) / float(np.exp(centre)) if mask.any() else 1.0
     return mask, ratio, modes
 
 
@@ -160,17 +160,20 @@ def _turn_period(events: Int, turn: Int) -> PeriodFit | None:
     periods = candidate_periods(np.flatnonzero(hits), rounds, longest).tolist()
     if not periods:
         return None
-    foldings = [(_folded(hits, period), _folded(places, period)) for period in periods]
+    both = np.stack([hits, places], axis=1)
+    foldings = [_folded(both, period) for period in periods]
     best = best_folding(foldings)
-    return fit_phases(*foldings[best], periods[best], longest - 1)
+    hits, places = foldings[best]
+    return fit_phases(hits, places, periods[best], longest - 1)
 
 
-def _folded(counts: Int, period: int) -> Int:
-    """Sums of every ``period``-th count: one entry a phase."""
-    whole = counts.size - counts.size % period
-    sums: Int = counts[:whole].reshape(-1, period).sum(axis=0)
-    sums[: counts.size - whole] += counts[whole:]
-    return sums
+def _folded(counts: Int, period: int) -> tuple[Int, Int]:
+    """Sums of every ``period``-th row, shape ``(length, 2)`` in: an entry a phase of each column."""
+    length, columns = counts.shape
+    whole = length - length % period
+    sums: Int = counts[:whole].reshape(-1, period, columns).sum(axis=0)
+    sums[: length - whole] += counts[whole:]
+    return sums[:, 0], sums[:, 1]
 
 
 def _carried(features: Features, fetches: Fetches, events: Int) -> float:
@@ -222,7 +225,7 @@ def fetch_pattern(features: Features) -> Pattern | None:
         )
     over, together = np.zeros(0, dtype=np.int64), 0.0
     if events.size:
-        usual_ns = float(np.median(fetches.ns[~mask])) if not mask.all() else 0.0
+        usual_ns = median(fetches.ns[~mask]) if not mask.all() else 0.0
         # The first fetches of the run open files and warm caches: they are no moment of a clock.
         later = events[events >= features.first_round]
         if later.size:
@@ -237,7 +240,7 @@ def fetch_pattern(features: Features) -> Pattern | None:
         scanned=_scan(events, total, fetches.restarts),
         by_turn=_by_turn(events, fetches) if events.size and known else None,
         by_worker=by_worker,
-        clock=fit_clock(over, float(np.median(fetches.ns[events])) if events.size else 0.0),
+        clock=fit_clock(over, median(fetches.ns[events]) if events.size else 0.0),
         carried=_carried(features, fetches, events),
         groups=int(over.size),
         together=together,
@@ -249,7 +252,7 @@ def _apart(features: Features, events: Int) -> float:
     if not events.size:
         return 0.0
     step = features.step_median_ns if features.step_median_ns > 0 else 0.0
-    return float(np.median(features.wait_ns[events])) + step
+    return median(features.wait_ns[events]) + step
 
 
 def wait_pattern(features: Features, alone: bool = True) -> Pattern:
@@ -266,9 +269,9 @@ def wait_pattern(features: Features, alone: bool = True) -> Pattern:
     events = np.flatnonzero(mask)
     workers = features.workers or 0
     starts = features.epoch_starts
-    high = float(np.median(features.starved_ns[mask])) if events.size else 0.0
+    high = median(features.starved_ns[mask]) if events.size else 0.0
     rest = kept & ~mask
-    low = float(np.median(features.starved_ns[rest])) if rest.any() else 0.0
+    low = median(features.starved_ns[rest]) if rest.any() else 0.0
     got: NDArray[np.int64] = features.ask_ns[events] + features.wait_ns[events]
     return Pattern(
         source="wait",
