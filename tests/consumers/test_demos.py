@@ -13,10 +13,10 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from traceml_lite import procfs
 from traceml_lite._errors import TargetError, UsageError
 from traceml_lite.consumers.demos import DEMOS, costs, files, shapes, work
 from traceml_lite.consumers.parse import parse_consumer
+from traceml_lite.procfs.process import parse_io, parse_stat
 
 SHAPES = {
     *("none", "start_up", "uniform", "saturated_pool", "slow_worker", "slow_sample", "data_period"),
@@ -249,7 +249,7 @@ def test_a_distant_read_is_counted_as_asked_for_and_not_as_from_the_device():
 
     def io():
         with open("/proc/self/io") as stream:
-            return procfs.parse_io(stream.read())
+            return parse_io(stream.read())
 
     before, began_ns, cpu_ns = io(), time.perf_counter_ns(), time.thread_time_ns()
     fetch_all(dataset, 3)
@@ -320,7 +320,7 @@ def test_neighbours_use_cpu_and_end_with_their_owner():
     (burner,) = neighbours._end.peek()[2][0:1][0]
     deadline = time.monotonic() + 20
     stat = Path(f"/proc/{burner.pid}/stat")
-    while procfs.parse_stat(stat.read_text(), 100).user_ns < 50_000_000:
+    while parse_stat(stat.read_text(), 100).user_ns < 50_000_000:
         assert time.monotonic() < deadline
         time.sleep(0.02)
     del neighbours

@@ -6,7 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traceml_lite import procfs
+from traceml_lite.procfs.cgroups import (
+    CpuBandwidth,
+    CpuThrottling,
+    cgroup_directories,
+    parse_cpu_max,
+    parse_cpu_quota,
+    parse_cpu_stat,
+    parse_memory_limit,
+    parse_self_cgroup,
+)
+from traceml_lite.procfs.mounts import mount_of, parse_mountinfo
 
 MOUNTS_V2 = """22 27 0:21 / /proc rw,relatime - proc proc rw
 27 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw,discard
@@ -22,9 +32,7 @@ MOUNTS_V1_CONTAINER = """31 23 0:28 / /sys/fs/cgroup rw,relatime - tmpfs tmpfs r
 
 
 def directories(controller, cgroup, mounts):
-    found = procfs.cgroup_directories(
-        controller, procfs.parse_self_cgroup(cgroup), procfs.parse_mountinfo(mounts)
-    )
+    found = cgroup_directories(controller, parse_self_cgroup(cgroup), parse_mountinfo(mounts))
     return [(version, str(directory)) for version, directory in found]
 
 
@@ -59,30 +67,30 @@ def test_a_controller_that_is_not_mounted_has_no_directory():
     [("150000 100000\n", 1.5), ("max 100000\n", None), ("50000 20000", 2.5)],
 )
 def test_the_quota_of_version_2_is_in_cpus(text, cpus):
-    bandwidth = procfs.parse_cpu_max(text)
+    bandwidth = parse_cpu_max(text)
     assert bandwidth is not None
     assert bandwidth.cpus == cpus
 
 
 def test_the_quota_of_version_1_is_in_cpus_and_minus_one_is_none():
-    assert procfs.parse_cpu_quota("50000\n", "100000\n") == procfs.CpuBandwidth(0.5, 100_000_000)
-    assert procfs.parse_cpu_quota("-1\n", "100000\n") == procfs.CpuBandwidth(None, 100_000_000)
+    assert parse_cpu_quota("50000\n", "100000\n") == CpuBandwidth(0.5, 100_000_000)
+    assert parse_cpu_quota("-1\n", "100000\n") == CpuBandwidth(None, 100_000_000)
 
 
 @pytest.mark.parametrize("text", ["", "max", "max 0", "x 100000", "1 2 3", "-1 100000"])
 def test_another_text_is_no_quota(text):
-    assert procfs.parse_cpu_max(text) is None
+    assert parse_cpu_max(text) is None
 
 
 def test_throttled_time_is_nanoseconds_in_version_1_and_microseconds_in_version_2():
-    v1 = procfs.parse_cpu_stat("nr_periods 10\nnr_throttled 3\nthrottled_time 1234567\n")
-    v2 = procfs.parse_cpu_stat("usage_usec 1\nnr_periods 10\nnr_throttled 3\nthrottled_usec 1234\n")
-    assert v1 == procfs.CpuThrottling(10, 3, 1_234_567)
-    assert v2 == procfs.CpuThrottling(10, 3, 1_234_000)
+    v1 = parse_cpu_stat("nr_periods 10\nnr_throttled 3\nthrottled_time 1234567\n")
+    v2 = parse_cpu_stat("usage_usec 1\nnr_periods 10\nnr_throttled 3\nthrottled_usec 1234\n")
+    assert v1 == CpuThrottling(10, 3, 1_234_567)
+    assert v2 == CpuThrottling(10, 3, 1_234_000)
 
 
 def test_a_root_group_that_counts_no_throttling_did_not_measure_it():
-    assert procfs.parse_cpu_stat("usage_usec 100\nuser_usec 60\nsystem_usec 40\n") is None
+    assert parse_cpu_stat("usage_usec 100\nuser_usec 60\nsystem_usec 40\n") is None
 
 
 @pytest.mark.parametrize(
@@ -90,7 +98,7 @@ def test_a_root_group_that_counts_no_throttling_did_not_measure_it():
     [("max\n", None), ("9223372036854771712\n", None), ("1073741824\n", 1 << 30), ("", None), ("-1", None)],
 )
 def test_a_memory_limit_of_version_1_near_the_largest_number_is_no_limit(text, limit):
-    assert procfs.parse_memory_limit(text) == limit
+    assert parse_memory_limit(text) == limit
 
 
 @pytest.mark.parametrize(
@@ -104,28 +112,28 @@ def test_a_memory_limit_of_version_1_near_the_largest_number_is_no_limit(text, l
     ],
 )
 def test_the_longest_mount_point_holds_the_path(path, kind):
-    mount = procfs.mount_of(PurePosixPath(path), procfs.parse_mountinfo(MOUNTS_V2))
+    mount = mount_of(PurePosixPath(path), parse_mountinfo(MOUNTS_V2))
     assert mount is not None
     assert mount.kind == kind
 
 
 def test_a_later_mount_on_the_same_point_hides_the_earlier():
     text = MOUNTS_V2 + "60 27 0:50 / /dev/shm rw - ramfs none rw\n"
-    mount = procfs.mount_of(PurePosixPath("/dev/shm"), procfs.parse_mountinfo(text))
+    mount = mount_of(PurePosixPath("/dev/shm"), parse_mountinfo(text))
     assert mount is not None
     assert mount.kind == "ramfs"
 
 
 def test_without_mounts_the_file_system_is_unknown():
-    assert procfs.mount_of(PurePosixPath("/x"), ()) is None
+    assert mount_of(PurePosixPath("/x"), ()) is None
 
 
 @given(st.text(max_size=300))
 def test_no_text_makes_a_parser_of_groups_or_mounts_raise(text):
-    procfs.parse_self_cgroup(text)
-    procfs.parse_mountinfo(text)
-    procfs.parse_mountinfo(f"1 2 3:4 / / rw - {text}")
-    procfs.parse_cpu_max(text)
-    procfs.parse_cpu_quota(text, text)
-    procfs.parse_cpu_stat(text)
-    procfs.parse_memory_limit(text)
+    parse_self_cgroup(text)
+    parse_mountinfo(text)
+    parse_mountinfo(f"1 2 3:4 / / rw - {text}")
+    parse_cpu_max(text)
+    parse_cpu_quota(text, text)
+    parse_cpu_stat(text)
+    parse_memory_limit(text)

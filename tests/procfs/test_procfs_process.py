@@ -4,7 +4,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traceml_lite import procfs
+from traceml_lite.procfs.process import (
+    Limit,
+    ProcessStatus,
+    Schedstat,
+    parse_io,
+    parse_limits,
+    parse_schedstat,
+    parse_stat,
+    parse_status,
+)
 
 STAT = (
     "6248 (cat) R 6235 6235 2252 0 -1 4194304 99 0 7 0 12 34 0 0 20 0 3 0 54183 3133440 380 "
@@ -52,16 +61,16 @@ Max realtime timeout      unlimited            unlimited            us
 
 
 def test_schedstat_gives_the_run_queue_delay_as_its_second_number():
-    assert procfs.parse_schedstat("173524 65236 12\n") == procfs.Schedstat(173524, 65236, 12)
+    assert parse_schedstat("173524 65236 12\n") == Schedstat(173524, 65236, 12)
 
 
 @pytest.mark.parametrize("text", ["", "0 0\n", "1 2 3 4\n", "1 -2 3\n", "a b c\n", "1 2 " + "9" * 5000])
 def test_another_text_is_no_schedstat(text):
-    assert procfs.parse_schedstat(text) is None
+    assert parse_schedstat(text) is None
 
 
 def test_stat_counts_faults_ticks_and_threads():
-    stat = procfs.parse_stat(STAT, ticks_per_second=100)
+    stat = parse_stat(STAT, ticks_per_second=100)
     assert stat is not None
     assert (stat.pid, stat.name, stat.state, stat.parent_pid) == (6248, "cat", "R", 6235)
     assert (stat.minor_faults, stat.major_faults) == (99, 7)
@@ -71,7 +80,7 @@ def test_stat_counts_faults_ticks_and_threads():
 
 @pytest.mark.parametrize("name", ["a b", "x) R 1 2 (y", ")", "((", ""])
 def test_a_process_may_have_blanks_and_parentheses_in_its_name(name):
-    stat = procfs.parse_stat(STAT.replace("(cat)", f"({name})"), ticks_per_second=100)
+    stat = parse_stat(STAT.replace("(cat)", f"({name})"), ticks_per_second=100)
     assert stat is not None
     assert (stat.name, stat.parent_pid, stat.rss_pages) == (name, 6235, 380)
 
@@ -80,11 +89,11 @@ def test_a_process_may_have_blanks_and_parentheses_in_its_name(name):
     "text", ["", "6248 cat R 1", STAT[:60], STAT.replace("6248", "x"), STAT.replace("99", "-")]
 )
 def test_a_cut_or_foreign_text_is_no_stat(text):
-    assert procfs.parse_stat(text, ticks_per_second=100) is None
+    assert parse_stat(text, ticks_per_second=100) is None
 
 
 def test_status_gives_memory_threads_affinity_and_switches():
-    assert procfs.parse_status(STATUS_6_18) == procfs.ProcessStatus(
+    assert parse_status(STATUS_6_18) == ProcessStatus(
         rss_bytes=204800 * 1024,
         rss_shared_bytes=1024 * 1024,
         swap_bytes=8 * 1024,
@@ -96,47 +105,47 @@ def test_status_gives_memory_threads_affinity_and_switches():
 
 
 def test_a_line_that_an_old_kernel_lacks_is_unknown_and_not_zero():
-    status = procfs.parse_status(STATUS_3_10)
+    status = parse_status(STATUS_3_10)
     assert status is not None
     assert status.rss_shared_bytes is None
     assert (status.rss_bytes, status.swap_bytes, status.cpus_allowed) == (4096 * 1024, 0, 1)
 
 
 def test_a_zombie_has_no_memory_lines():
-    status = procfs.parse_status("Name:\tpython\nState:\tZ (zombie)\nThreads:\t1\n")
+    status = parse_status("Name:\tpython\nState:\tZ (zombie)\nThreads:\t1\n")
     assert status is not None
     assert (status.rss_bytes, status.threads) == (None, 1)
 
 
 def test_io_keeps_page_cache_and_device_apart():
-    io = procfs.parse_io(IO)
+    io = parse_io(IO)
     assert io is not None
     assert (io.rchar, io.read_bytes, io.read_calls) == (323934931, 8192, 632687)
 
 
 @pytest.mark.parametrize("text", ["", IO[:40], IO.replace("read_bytes: 8192", "read_bytes: ?")])
 def test_io_without_all_its_lines_is_not_measured(text):
-    assert procfs.parse_io(text) is None
+    assert parse_io(text) is None
 
 
 def test_limits_are_found_by_the_kernels_names_and_unlimited_is_none():
-    limits = procfs.parse_limits(LIMITS)
-    assert limits["Max open files"] == procfs.Limit(1024, 524288)
-    assert limits["Max cpu time"] == procfs.Limit(None, None)
-    assert limits["Max nice priority"] == procfs.Limit(0, 0)
+    limits = parse_limits(LIMITS)
+    assert limits["Max open files"] == Limit(1024, 524288)
+    assert limits["Max cpu time"] == Limit(None, None)
+    assert limits["Max nice priority"] == Limit(0, 0)
     assert "Limit" not in limits
 
 
 @given(st.text(max_size=400))
 def test_no_text_makes_a_parser_of_processes_raise(text):
-    procfs.parse_schedstat(text)
-    procfs.parse_stat(text, 100)
-    procfs.parse_status(text)
-    procfs.parse_io(text)
-    procfs.parse_limits(text)
+    parse_schedstat(text)
+    parse_stat(text, 100)
+    parse_status(text)
+    parse_io(text)
+    parse_limits(text)
 
 
 @given(st.integers(0, len(STATUS_6_18)), st.integers(0, len(STAT)))
 def test_a_text_cut_anywhere_does_not_raise(status_end, stat_end):
-    procfs.parse_status(STATUS_6_18[:status_end])
-    procfs.parse_stat(STAT[:stat_end], 100)
+    parse_status(STATUS_6_18[:status_end])
+    parse_stat(STAT[:stat_end], 100)

@@ -19,15 +19,18 @@ from pathlib import Path, PurePosixPath
 from types import ModuleType
 from typing import TypeVar
 
-from traceml_lite import procfs
 from traceml_lite.probe.host import (
-    cgroup_directories,
     installed_versions,
+    own_cgroups,
     read_cpu_bandwidth,
     read_memory_limit,
     read_text,
     reason_unreadable,
 )
+from traceml_lite.procfs.cgroups import CpuThrottling, parse_cpu_stat
+from traceml_lite.procfs.mounts import mount_of, parse_mountinfo
+from traceml_lite.procfs.process import parse_io, parse_schedstat
+from traceml_lite.procfs.system import parse_meminfo, parse_pressure
 from traceml_lite.records.host import HostFacts, PathFacts, ThreadCount, TorchFacts
 
 # Variables that set how many threads a library starts in every process, workers included.
@@ -62,7 +65,7 @@ def read_host_facts(
     reader = _Reader()
     bandwidth = reader.get("cpu_quota", lambda: read_cpu_bandwidth(root))
     throttling = _throttling(bandwidth[1] if bandwidth else None, root)
-    memory = procfs.parse_meminfo(read_text(root / "proc/meminfo") or "")
+    memory = parse_meminfo(read_text(root / "proc/meminfo") or "")
     if not memory:
         reader.unknown["memory_bytes"] = reason_unreadable(root / "proc/meminfo")
     shm = reader.get("shm_bytes", lambda: os.statvfs(root / "dev/shm"))
@@ -97,9 +100,9 @@ def read_host_facts(
         versions=installed_versions(),
         pressure=_pressure(root, reader.unknown),
         counters={
-            "rchar": _counter(root / "proc/self/io", lambda text: procfs.parse_io(text) is not None),
+            "rchar": _counter(root / "proc/self/io", lambda text: parse_io(text) is not None),
             "run_queue": _counter(
-                root / "proc/self/schedstat", lambda text: procfs.parse_schedstat(text) is not None
+                root / "proc/self/schedstat", lambda text: parse_schedstat(text) is not None
             ),
         },
         path=read_path_facts(path, root) if path is not None else None,
@@ -110,8 +113,8 @@ def read_host_facts(
 def read_path_facts(path: Path, root: Path = Path("/")) -> PathFacts:
     """The file system that holds an existing path, symbolic links followed."""
     real = Path(os.path.realpath(path))
-    mounts = procfs.parse_mountinfo(read_text(root / "proc/self/mountinfo") or "")
-    mount = procfs.mount_of(PurePosixPath(real), mounts)
+    mounts = parse_mountinfo(read_text(root / "proc/self/mountinfo") or "")
+    mount = mount_of(PurePosixPath(real), mounts)
     try:
         status = os.statvfs(real)
     except OSError:
@@ -156,10 +159,10 @@ class _Reader:
             return None
 
 
-def _throttling(group: Path | None, root: Path) -> procfs.CpuThrottling | None:
-    groups = [group] if group else [directory for _, directory in cgroup_directories("cpu", root)]
+def _throttling(group: Path | None, root: Path) -> CpuThrottling | None:
+    groups = [group] if group else [directory for _, directory in own_cgroups("cpu", root)]
     for directory in groups:
-        throttling = procfs.parse_cpu_stat(read_text(directory / "cpu.stat") or "")
+        throttling = parse_cpu_stat(read_text(directory / "cpu.stat") or "")
         if throttling is not None:
             return throttling
     return None
@@ -249,7 +252,7 @@ def _pressure(root: Path, unknown: dict[str, str]) -> dict[str, float]:
     shares = {}
     for name in ("cpu", "io", "memory"):
         place = root / "proc/pressure" / name
-        pressure = procfs.parse_pressure(read_text(place) or "")
+        pressure = parse_pressure(read_text(place) or "")
         if pressure is None:
             unknown[f"pressure_{name}"] = reason_unreadable(place)
         else:

@@ -19,7 +19,17 @@ from pathlib import Path, PurePosixPath
 from types import ModuleType
 from typing import TypeVar
 
-from traceml_lite import procfs
+from traceml_lite.procfs.cgroups import (
+    CpuBandwidth,
+    cgroup_directories,
+    parse_cpu_max,
+    parse_cpu_quota,
+    parse_cpu_stat,
+    parse_memory_limit,
+    parse_self_cgroup,
+)
+from traceml_lite.procfs.mounts import parse_mountinfo
+from traceml_lite.procfs.system import parse_cpu_times, parse_meminfo, parse_pressure
 from traceml_lite.records.run import HOST_COLUMNS, MISSING, Environment
 
 # Packages whose version has changed how fast a DataLoader is, or that decode, store or wrap its data.
@@ -61,30 +71,30 @@ def reason_unreadable(path: Path) -> str:
     return f"{path} has a form that is not known"
 
 
-def cgroup_directories(controller: str, root: Path = Path("/")) -> tuple[tuple[int, Path], ...]:
+def own_cgroups(controller: str, root: Path = Path("/")) -> tuple[tuple[int, Path], ...]:
     """Pairs of the cgroup version and a directory that binds this process, own group first.
 
     Args:
         controller: ``"cpu"`` or ``"memory"``.
         root: Where /proc and /sys are; another one than ``/`` is for tests.
     """
-    memberships = procfs.parse_self_cgroup(read_text(root / "proc/self/cgroup") or "")
-    mounts = procfs.parse_mountinfo(read_text(root / "proc/self/mountinfo") or "")
-    found = procfs.cgroup_directories(controller, memberships, mounts)
+    memberships = parse_self_cgroup(read_text(root / "proc/self/cgroup") or "")
+    mounts = parse_mountinfo(read_text(root / "proc/self/mountinfo") or "")
+    found = cgroup_directories(controller, memberships, mounts)
     return tuple((version, _under(root, directory)) for version, directory in found)
 
 
-def read_cpu_bandwidth(root: Path = Path("/")) -> tuple[procfs.CpuBandwidth, Path] | None:
+def read_cpu_bandwidth(root: Path = Path("/")) -> tuple[CpuBandwidth, Path] | None:
     """The tightest CPU quota that binds this process and the group that sets it; None without one."""
-    found: list[tuple[float, procfs.CpuBandwidth, Path]] = []
-    for version, directory in cgroup_directories("cpu", root):
+    found: list[tuple[float, CpuBandwidth, Path]] = []
+    for version, directory in own_cgroups("cpu", root):
         if version == 2:
-            bandwidth = procfs.parse_cpu_max(read_text(directory / "cpu.max") or "")
+            bandwidth = parse_cpu_max(read_text(directory / "cpu.max") or "")
         else:
             quota, period = (
                 read_text(directory / f"cpu.cfs_{kind}_us") or "" for kind in ("quota", "period")
             )
-            bandwidth = procfs.parse_cpu_quota(quota, period)
+            bandwidth = parse_cpu_quota(quota, period)
         if bandwidth is not None and bandwidth.cpus is not None:
             found.append((bandwidth.cpus, bandwidth, directory))
     if not found:
@@ -97,15 +107,15 @@ def read_memory_limit(root: Path = Path("/")) -> int | None:
     """The tightest memory limit of the process's cgroups in bytes; None without one."""
     names = {1: "memory.limit_in_bytes", 2: "memory.max"}
     limits = [
-        procfs.parse_memory_limit(read_text(directory / names[version]) or "")
-        for version, directory in cgroup_directories("memory", root)
+        parse_memory_limit(read_text(directory / names[version]) or "")
+        for version, directory in own_cgroups("memory", root)
     ]
     return min((limit for limit in limits if limit is not None), default=None)
 
 
 def read_memory_bytes(root: Path = Path("/")) -> int | None:
     """Memory this process may use: the machine's, or the cgroup's limit where that is lower."""
-    total = procfs.parse_meminfo(read_text(root / "proc/meminfo") or "").get("MemTotal")
+    total = parse_meminfo(read_text(root / "proc/meminfo") or "").get("MemTotal")
     known = [size for size in (total, read_memory_limit(root)) if size]
     return min(known) if known else None
 
@@ -207,9 +217,9 @@ class HostSampler:
         Args:
             pids: The traced process's live descendants whose CPU time counts as its own (the workers).
         """
-        total = procfs.parse_cpu_times(_pread(self._stat, _STAT_BYTES), _TICKS_PER_SECOND).get("cpu")
+        total = parse_cpu_times(_pread(self._stat, _STAT_BYTES), _TICKS_PER_SECOND).get("cpu")
         steal = total.steal_ns if total else None
-        throttling = procfs.parse_cpu_stat(_pread(self._throttling))
+        throttling = parse_cpu_stat(_pread(self._throttling))
         return (
             time.perf_counter_ns(),
             total.busy_ns if total else MISSING,
@@ -255,17 +265,17 @@ class HostSampler:
     def _open_throttling(self) -> int | None:
         """cpu.stat of the group whose quota is the tightest, as only that one counts its throttling."""
         quota = read_cpu_bandwidth(self._root)
-        groups = [directory for _, directory in cgroup_directories("cpu", self._root)]
+        groups = [directory for _, directory in own_cgroups("cpu", self._root)]
         for directory in [quota[1]] if quota else groups:
             descriptor = self._open(directory / "cpu.stat")
-            if descriptor is not None and procfs.parse_cpu_stat(_pread(descriptor)) is not None:
+            if descriptor is not None and parse_cpu_stat(_pread(descriptor)) is not None:
                 return descriptor
             if descriptor is not None:
                 os.close(descriptor)
         return None
 
     def _pressure_ns(self, name: str) -> int:
-        pressure = procfs.parse_pressure(_pread(self._pressure[name]))
+        pressure = parse_pressure(_pread(self._pressure[name]))
         return pressure.some.total_ns if pressure else MISSING
 
     def _own_cpu_ns(self, pids: Sequence[int]) -> int:

@@ -16,8 +16,8 @@ import weakref
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from traceml_lite import procfs
 from traceml_lite._errors import TargetError
+from traceml_lite.procfs.mounts import mount_of, parse_mountinfo
 
 # File systems in memory: reading them never touches a device.
 _IN_MEMORY = ("tmpfs", "ramfs", "devtmpfs", "hugetlbfs")
@@ -63,7 +63,7 @@ def file_system_kind(directory: str) -> str | None:
         path = PurePosixPath(os.path.realpath(directory))
     except OSError:
         return None
-    mount = procfs.mount_of(path, procfs.parse_mountinfo(text))
+    mount = mount_of(path, parse_mountinfo(text))
     return mount.kind if mount else None
 
 
