@@ -40,7 +40,7 @@ _OPTIONS = (
     click.option("--seed", default=0, show_default=True, type=int, help="Seed of Python, numpy and torch, the same in every pass."),  # noqa: E501
     click.option("--budget", metavar="TIME", help="Time for all of it, e.g. 10m."),
     click.option("--timeout", metavar="TIME", help="Time for one pass. Default: five times what is expected, at least 2m."),  # noqa: E501
-    click.option("-o", "--out", metavar="DIR", help="Where to keep it. Default: sweeps/NAME-HASH, the same for the same command."),  # noqa: E501
+    click.option("-o", "--out", metavar="DIR", help="Where to keep it. Default: NAME-HASH in sweeps/ or investigations/, the same for the same command."),  # noqa: E501
 )  # fmt: skip
 
 
