@@ -11,10 +11,10 @@ from made_sweep_passes import made, pool
 
 from traceml_lite._errors import TraceFormatError
 from traceml_lite.experiment.analyse import _check_streams, _Ended
-from traceml_lite.experiment.folder import REQUEST, SweepFolder
+from traceml_lite.experiment.folder import REQUEST, SweepFolder, is_sweep
 from traceml_lite.experiment.plan import PlannedPass, Request
 from traceml_lite.experiment.settings import Setting
-from traceml_lite.experiment.sweep import is_sweep, load_sweep
+from traceml_lite.experiment.sweep import load_sweep
 from traceml_lite.report.sweep import render_sweep
 
 

@@ -21,8 +21,12 @@ def command(trace: Path, stall_ns: int | None, loader: str | None, as_json: bool
     TRACE is a trace directory (also while it is written), a zip of one, a TraceML SQLite file, or the
     directory of a sweep or an investigation.
     """
-    from traceml_lite.experiment.folder import CHAIN, INVESTIGATION
-    from traceml_lite.experiment.sweep import is_sweep, load_sweep
+    from traceml_lite.store import is_trace
+
+    if is_trace(trace) or not trace.is_dir():
+        _show_trace(trace, stall_ns, loader, as_json)
+        return
+    from traceml_lite.experiment.folder import CHAIN, INVESTIGATION, is_sweep
     from traceml_lite.report.jsondoc import document
 
     kept = trace / (INVESTIGATION if as_json else CHAIN)
@@ -33,6 +37,7 @@ def command(trace: Path, stall_ns: int | None, loader: str | None, as_json: bool
         click.echo(document("investigation", json.loads(text)["result"]) if as_json else text.rstrip("\n"))
         return
     if is_sweep(trace):
+        from traceml_lite.experiment.sweep import load_sweep
         from traceml_lite.report.sweep import render_sweep
 
         sweep = load_sweep(trace)
@@ -41,6 +46,10 @@ def command(trace: Path, stall_ns: int | None, loader: str | None, as_json: bool
         else:
             click.echo("\n".join(render_sweep(sweep)))
         return
+    _show_trace(trace, stall_ns, loader, as_json)  # which says what it expected
+
+
+def _show_trace(trace: Path, stall_ns: int | None, loader: str | None, as_json: bool) -> None:
     from traceml_lite.api import load
 
     run = load(trace)

@@ -17,10 +17,9 @@ from traceml_lite._errors import ComparisonError, UsageError
 from traceml_lite.diagnose.compare import compare_arms, compare_sweeps
 from traceml_lite.diagnose.likeness import UnlikeError
 from traceml_lite.experiment.analyse import first_stream, measured_passes
-from traceml_lite.experiment.folder import SweepFolder
+from traceml_lite.experiment.folder import SweepFolder, is_sweep
 from traceml_lite.experiment.plan import SWEEP_BLOCK
 from traceml_lite.experiment.streams import check_streams
-from traceml_lite.experiment.sweep import is_sweep
 from traceml_lite.records.run import MISSING, Run
 from traceml_lite.records.sweep import ArmComparison, Condition, MeasuredPass, PassResult, PassStatus
 

@@ -38,6 +38,11 @@ FILES = "files.json"
 INVESTIGATION, CHAIN = "investigation.json", "chain.txt"
 
 
+def is_sweep(path: Path) -> bool:
+    """Whether a directory holds a sweep, also one whose first pass has not ended."""
+    return any((path / name).is_file() for name in (SWEEP, PLAN, REQUEST))
+
+
 @dataclass(frozen=True, slots=True)
 class SweepFolder:
     """The places within one sweep's directory."""

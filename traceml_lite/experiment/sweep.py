@@ -12,7 +12,7 @@ from pathlib import Path
 from traceml_lite._errors import TraceFormatError
 from traceml_lite.experiment.analyse import analyse
 from traceml_lite.experiment.atomic import write_json
-from traceml_lite.experiment.folder import PLAN, REQUEST, SWEEP, SweepFolder
+from traceml_lite.experiment.folder import PLAN, SWEEP, SweepFolder, is_sweep
 from traceml_lite.experiment.one_pass import SCOUT_ARM
 from traceml_lite.experiment.plan import Facts, Request, describe, describe_time
 from traceml_lite.experiment.runner import Limits, Progress, ensure_plan, run_plan
@@ -84,11 +84,6 @@ def default_folder(request: Request) -> Path:
 def content_hash(path: Path) -> str:
     """Hash of a target's file; empty where there is none."""
     return hashlib.blake2b(path.read_bytes(), digest_size=8).hexdigest() if path.is_file() else ""
-
-
-def is_sweep(path: Path) -> bool:
-    """Whether a directory holds a sweep, also one whose first pass has not ended."""
-    return any((path / name).is_file() for name in (SWEEP, PLAN, REQUEST))
 
 
 def load_sweep(path: Path, *, allow_different: bool = False) -> SweepResult:

@@ -32,6 +32,8 @@ MODES_DECADES = 0.7
 # Above this many values the split is searched on a histogram of the logs: same answer to 1/400 decade.
 EXACT_SPLIT_SIZE = 8192
 SPLIT_BINS = 4096
+# Values looked at for equal ones, and how many pairs of them are many.
+TIES_SAMPLE, TIES_MOST = 256, 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +84,26 @@ def _times(values: NDArray[np.int64], name: str) -> NDArray[np.int64]:
 def medians(values: NDArray[np.number]) -> NDArray[np.float64]:
     """Medians along the last axis, which must not be empty; no value may be nan.
 
-    Four times as fast as numpy's on long arrays: it partitions around both middle places, for which numpy
-    has no vector code.
+    Four times as fast as numpy's on long arrays: numpy partitions at both middle places, for which it has no
+    vector code.
     """
     half = values.shape[-1] // 2
-    parts = np.partition(values, half, axis=-1)
+    parts = _parted(values, half)
     upper = parts[..., half].astype(np.float64)
     return upper if values.shape[-1] % 2 else 0.5 * (upper + parts[..., :half].max(axis=-1))
+
+
+def _parted(values: NDArray[np.number], place: int) -> NDArray[np.number]:
+    """The values with those below ``place`` before it and those above behind it, along the last axis.
+
+    Vector code for partitions looks at equal values again and again; sorting them is ten times as fast.
+    """
+    flat = values.reshape(-1)
+    if flat.size > TIES_SAMPLE:
+        sample = np.sort(flat[:: flat.size // TIES_SAMPLE])
+        if np.count_nonzero(sample[1:] == sample[:-1]) > TIES_MOST:
+            return np.sort(values, axis=-1)
+    return np.partition(values, place, axis=-1)
 
 
 def median(values: NDArray[np.number]) -> float:
@@ -120,7 +135,7 @@ def quantiles(values_ns: NDArray[np.int64], shares: Sequence[float]) -> tuple[fl
 def _quantile(values: NDArray[np.int64], share: float) -> float:
     place = share * (values.size - 1)
     below = int(place)
-    parts = np.partition(values, below)
+    parts = _parted(values, below)
     value = float(parts[below])
     return value if place == below else value + (place - below) * (float(parts[below + 1 :].min()) - value)
 

@@ -29,6 +29,13 @@ from traceml_lite.records.run import (
 )
 from traceml_lite.store.layout import FLAG_FAST_FORWARD
 
+Columns = Mapping[str, NDArray[Any]]
+
+_NOTHING = np.zeros(0, dtype=np.int64)
+# Records are taken apart so many at a time: column by column, all of them would pass through the caches once
+# for each.
+_BLOCK = 4096
+
 
 def build_loaders(
     deliveries: NDArray[Any],
@@ -59,9 +66,11 @@ def build_loaders(
     traces = []
     names: Counter[str] = Counter()
     for loader in configs:
-        mine = deliveries[delivery_loader == loader]
-        mine = mine[np.argsort(mine["sequence"], kind="stable")]
-        fetched = fetches[fetch_loader == loader]
+        mine = _columns(_where(deliveries, delivery_loader == loader))
+        if (np.diff(mine["sequence"]) < 0).any():
+            order = np.argsort(mine["sequence"], kind="stable")
+            mine = {name: column[order] for name, column in mine.items()}
+        fetched = _columns(_where(fetches, fetch_loader == loader))
         config = _config(configs[loader])
         own = tuple(e for e in events if e.iterator is not None and loader_of.get(e.iterator) == loader)
         name = f"{config.loader.rpartition('.')[2]} over {config.dataset.rpartition('.')[2]}"
@@ -84,9 +93,31 @@ def build_loaders(
 
 def _mapped(iterators: NDArray[Any], loader_of: Mapping[int, int]) -> NDArray[np.int64]:
     """Loader of each row; iterators whose event was not written (a full disk) go to no loader."""
-    unique, inverse = np.unique(iterators, return_inverse=True)
-    table = np.array([loader_of.get(int(i), MISSING) for i in unique], dtype=np.int64)
-    return table[inverse] if len(unique) else np.zeros(0, dtype=np.int64)
+    heads = _heads(iterators)
+    loaders = np.array([loader_of.get(i, MISSING) for i in iterators[heads].tolist()], dtype=np.int64)
+    return np.repeat(loaders, np.diff(np.append(heads, len(iterators))))
+
+
+def _heads(values: NDArray[Any]) -> NDArray[np.int64]:
+    """Where a value differs from the one before it: iterators and turns come in a few long stretches."""
+    return np.flatnonzero(np.concatenate([[True], values[1:] != values[:-1]])) if len(values) else _NOTHING
+
+
+def _where(rows: NDArray[Any], mask: NDArray[np.bool_]) -> NDArray[Any]:
+    """``rows[mask]``, without a copy where it is all of them, as with the one loader of most scripts."""
+    return rows if mask.all() else rows[mask]
+
+
+def _columns(records: NDArray[Any]) -> dict[str, NDArray[Any]]:
+    """Records of a fixed size as one array for each of their fields."""
+    names = records.dtype.names or ()
+    columns = {name: np.empty(len(records), dtype=records.dtype[name]) for name in names}
+    for start in range(0, len(records), _BLOCK):
+        block = slice(start, start + _BLOCK)
+        few = records[block]
+        for name, column in columns.items():
+            column[block] = few[name]
+    return columns
 
 
 def _config(data: dict[str, Any]) -> LoaderConfig:
@@ -96,9 +127,9 @@ def _config(data: dict[str, Any]) -> LoaderConfig:
     return LoaderConfig(**data)
 
 
-def _delivered(mine: NDArray[Any], events: Sequence[Event], sampled: str | None) -> int:
+def _delivered(mine: Columns, events: Sequence[Event], sampled: str | None) -> int:
     if sampled is None:
-        return len(mine)
+        return len(mine["sequence"])
     # Each turn of an iterator says at its end how many it delivered; of one still open the last number
     # kept tells about how many.
     counts = {
@@ -113,17 +144,17 @@ def _delivered(mine: NDArray[Any], events: Sequence[Event], sampled: str | None)
     return sum(counts.values())
 
 
-def _keys(rows: NDArray[Any], iterators: NDArray[Any], turns: int, workers: int, ks: int) -> NDArray[Any]:
+def _keys(rows: Columns, iterators: NDArray[Any], turns: int, workers: int, ks: int) -> NDArray[Any]:
     iterator = np.searchsorted(iterators, rows["iterator"]).astype(np.int64)
     worker = rows["worker"].astype(np.int64) - IN_CONSUMER
     keys: NDArray[np.int64] = ((iterator * turns + rows["turn"]) * workers + worker) * ks + rows["k"]
     return keys
 
 
-def _match(mine: NDArray[Any], fetched: NDArray[Any]) -> NDArray[np.int64]:
+def _match(mine: Columns, fetched: Columns) -> NDArray[np.int64]:
     """For each delivery the row of its fetch, or -1."""
-    if not len(mine) or not len(fetched):
-        return np.full(len(mine), MISSING, dtype=np.int64)
+    if not len(mine["k"]) or not len(fetched["k"]):
+        return np.full(len(mine["k"]), MISSING, dtype=np.int64)
     iterators = np.unique(fetched["iterator"])
     turns = int(max(fetched["turn"].max(), mine["turn"].max())) + 1
     workers = int(max(fetched["worker"].max(), mine["worker"].max())) - IN_CONSUMER + 1
@@ -143,22 +174,27 @@ def _column(
     values: NDArray[Any], name: str, reason: str, into: dict[str, Any], absent: dict[str, str]
 ) -> None:
     """Put a column into a table, or, when nothing of it was measured, its reason."""
-    if len(values) and (values == MISSING).all() and name != "worker":
+    if len(values) and values[0] == MISSING and (values == MISSING).all() and name != "worker":
         absent[name] = reason
     else:
         into[name] = values
 
 
-def _deliveries(mine: NDArray[Any], fetched: NDArray[Any], reasons: Mapping[str, str]) -> Table:
+def _deliveries(mine: Columns, fetched: Columns, reasons: Mapping[str, str]) -> Table:
     columns: dict[str, Any] = {}
     absent: dict[str, str] = {}
     rows = _match(mine, fetched)
     hit = rows >= 0
+    # A row of its own for all that have no fetch, behind the others.
+    rows[~hit] = len(fetched["k"])
+    behind = {}
+    for spec in FETCH_COLUMNS:
+        part = fetched[spec.name].astype(spec.dtype, copy=False)
+        behind[spec.name] = np.append(part, part.dtype.type(MISSING))[rows]
     dispatch_ns = mine["dispatch_ns"].copy()
-    if hit.any():
-        # The probe knows a dispatch to the return of the next() that made it, some 20 us late: by then an
-        # idle worker may have begun.
-        dispatch_ns[hit] = np.minimum(dispatch_ns[hit], fetched["fetch_start_ns"][rows[hit]])
+    # The probe knows a dispatch to the return of the next() that made it, some 20 us late: by then an idle
+    # worker may have begun.
+    np.minimum(dispatch_ns, behind["fetch_start_ns"], out=dispatch_ns, where=hit)
     derived = {
         "wait_ns": mine["got_ns"] - mine["ask_ns"],
         "fast_forward": (mine["flags"] & FLAG_FAST_FORWARD).astype("u1"),
@@ -166,29 +202,28 @@ def _deliveries(mine: NDArray[Any], fetched: NDArray[Any], reasons: Mapping[str,
     }
     for spec in DELIVERY_COLUMNS:
         values = derived[spec.name] if spec.name in derived else mine[spec.name]
-        values = np.ascontiguousarray(values.astype(spec.dtype, copy=False))
-        _column(values, spec.name, _why_delivery(spec.name), columns, absent)
+        _column(values.astype(spec.dtype, copy=False), spec.name, _why_delivery(spec.name), columns, absent)
     for spec in FETCH_COLUMNS:
-        values = np.full(len(mine), MISSING, dtype=spec.dtype)
-        if hit.any():
-            values[hit] = fetched[spec.name][rows[hit]]
         reason = reasons.get(spec.name, "no fetch was recorded for these deliveries")
-        _column(values, spec.name, reason, columns, absent)
+        _column(behind[spec.name], spec.name, reason, columns, absent)
     return Table(columns, absent)
 
 
-def _fetches(fetched: NDArray[Any], mine: NDArray[Any], reasons: Mapping[str, str]) -> Table:
-    if not len(fetched):
+def _fetches(fetched: Columns, mine: Columns, reasons: Mapping[str, str]) -> Table:
+    if not len(fetched["k"]):
         return Table({}, {c.name: "no fetch was recorded" for c in (*FETCH_KEY_COLUMNS, *FETCH_COLUMNS)})
     columns: dict[str, Any] = {}
     absent: dict[str, str] = {}
-    turns, first = np.unique(_turn_key(mine), return_index=True)
-    epoch_of = dict(zip(turns.tolist(), mine["epoch"][first].tolist(), strict=True))
-    turns, inverse = np.unique(_turn_key(fetched), return_inverse=True)
+    turns = _turn_key(mine)
+    heads = _heads(turns)
+    epoch_of = dict(zip(turns[heads].tolist(), mine["epoch"][heads].tolist(), strict=True))
+    turns = _turn_key(fetched)
+    heads = _heads(turns)
     # A turn without a delivery has no epoch of its own yet; it counts as the iterator's turn.
-    epochs = np.array([epoch_of.get(key, key & 0xFFFFFFFF) for key in turns.tolist()], dtype="i4")[inverse]
+    epochs = np.array([epoch_of.get(key, key & 0xFFFFFFFF) for key in turns[heads].tolist()], dtype="i4")
+    epochs = np.repeat(epochs, np.diff(np.append(heads, len(turns))))
     for spec in (*FETCH_KEY_COLUMNS, *FETCH_COLUMNS):
-        values = epochs if spec.name == "epoch" else fetched[spec.name].astype(spec.dtype)
+        values = epochs if spec.name == "epoch" else fetched[spec.name].astype(spec.dtype, copy=False)
         _column(values, spec.name, reasons.get(spec.name, "not recorded"), columns, absent)
     done = fetched["state"] >= FETCH_DONE
     for name in ("fetch_end_ns", "cpu_ns"):
@@ -197,7 +232,7 @@ def _fetches(fetched: NDArray[Any], mine: NDArray[Any], reasons: Mapping[str, st
     return Table(columns, absent)
 
 
-def _turn_key(rows: NDArray[Any]) -> NDArray[np.int64]:
+def _turn_key(rows: Columns) -> NDArray[np.int64]:
     """Iterator and turn as one number: numpy sorts that many times faster than a pair."""
     key: NDArray[np.int64] = (rows["iterator"].astype(np.int64) << 32) | rows["turn"]
     return key

@@ -138,6 +138,8 @@ class _Source:
     read: Callable[[str], bytes]
     names: Callable[[str], list[str]]
     has: Callable[[str], bool]
+    size: Callable[[str], int]
+    """Bytes of a file; 0 where there is none."""
 
 
 def _open(place: Path) -> _Source:
@@ -153,7 +155,10 @@ def _open(place: Path) -> _Source:
             except FileNotFoundError:
                 return b""  # a ring that its iterator removed a moment ago; its records are in the main file
 
-        return _Source(read, names, lambda name: (place / name).is_file())
+        def size(name: str) -> int:
+            return (place / name).stat().st_size if (place / name).is_file() else 0
+
+        return _Source(read, names, lambda name: (place / name).is_file(), size)
     if not place.exists():
         raise TraceFormatError(f"{place}: no such file or directory; expected a trace directory or its zip")
     if not zipfile.is_zipfile(place):
@@ -167,6 +172,7 @@ def _open(place: Path) -> _Source:
         lambda name: archive.read(name) if name in listed else b"",
         lambda folder: sorted(n for n in listed if n.startswith(f"{folder}/") and not n.endswith("/")),
         lambda name: name in listed,
+        lambda name: archive.getinfo(name).file_size if name in listed else 0,
     )
 
 
@@ -196,7 +202,7 @@ def _damage(source: _Source, manifest: Mapping[str, Any]) -> str:
     """Which files are shorter than they were when the recording ended, in words; empty if none is."""
     found = []
     for name, size in manifest.get("sizes", {}).items():
-        left = len(source.read(name))
+        left = source.size(name)
         if left < size:
             found.append(f"{name} has {left} of {size} bytes" if source.has(name) else f"{name} is gone")
     return f"the trace is damaged: {', '.join(found)}" if found else ""

@@ -15,7 +15,7 @@ from scipy.special import ndtr, stdtrit
 from traceml_lite.records.results import Estimate
 from traceml_lite.records.summary import Measured, NotMeasured
 from traceml_lite.stats.resample import MIN_BLOCKS, RESAMPLES, block_bootstrap_ratio
-from traceml_lite.stats.tails import quantiles
+from traceml_lite.stats.tails import median, quantiles
 
 LEVEL = 0.95
 # The same run prints the same interval.
@@ -114,7 +114,7 @@ def inverse(estimate: Measured, factor: float) -> Measured:
 
 def median_estimate(values: NDArray[Any] | list[int]) -> Estimate:
     """Median of values, at least one."""
-    return Estimate(float(np.median(values)), n=len(values), method="median")
+    return Estimate(median(np.asarray(values)), n=len(values), method="median")
 
 
 def totals_share(top: NDArray[Any], bottom: NDArray[Any]) -> Measured:
