@@ -7,8 +7,8 @@ import pytest
 from made_sweep_passes import made, pool
 
 from traceml_lite.diagnose.compare import compare_arms
+from traceml_lite.diagnose.phase import phase_lock
 from traceml_lite.experiment.evidence import answer_control
-from traceml_lite.experiment.phase import phase_lock
 
 
 def ask(control, base, changed):
@@ -91,6 +91,11 @@ def test_a_pool_that_lost_its_phase_is_told_though_equal_workers_repeat_every_ga
     lock = phase_lock(base, changed, cv=0.05)
     assert lock.lost
     assert ask("in_order", base, changed).key == "cadence_gone"
+    # The comparison below the answer must not say the opposite, whatever the gaps alone would.
+    comparison = compare_arms(base, changed)
+    assert comparison.lock.lost
+    assert comparison.cadence.key == "gone"
+    assert "lose their phase" in comparison.cadence.statement
 
 
 @pytest.mark.parametrize("workers", [2, 4, 8])

@@ -26,6 +26,7 @@ from traceml_lite.diagnose.arms import (
     wait_share,
 )
 from traceml_lite.diagnose.likeness import UnlikeError, named_differences, unlike_arms
+from traceml_lite.diagnose.phase import lock_words, phase_lock, phase_memory
 from traceml_lite.diagnose.words import counted, digits, listed, percent
 from traceml_lite.records.results import Estimate
 from traceml_lite.records.sweep import (
@@ -35,6 +36,7 @@ from traceml_lite.records.sweep import (
     CadenceClaim,
     Difference,
     MeasuredPass,
+    PhaseLock,
 )
 
 # Arms count as equivalent within a fifth: passes of one setting on one host, minutes apart, differ as much.
@@ -54,9 +56,7 @@ MAX_PAIRS = 1000
 NO_WAIT_SHARE = 0.02
 # An in_order control needs this many deliveries per pass before the start in phase no longer decides ...
 MIN_CLAIM_DELIVERIES, MIN_CLAIM_ROUNDS = 200, 50
-# ... counted after the rounds in which W workers of equal fetches stay in phase: (0.3 / cv)^2 of them,
-# simulated from cv 1 % (900 rounds) to 30 % (1 round).
-PHASE_MEMORY = 0.3
+# ... counted after those in which workers of equal fetches stay in phase (``phase_memory``).
 # Fewer stalls than this share of the other arm's have fallen away: no cadence is left to speak of.
 FALLEN_AWAY = 0.2
 
@@ -107,18 +107,22 @@ def compare_arms(
     control = period is not None and _in_order(a) != _in_order(b)
     shortest = min(len(part) for part in parts_a + parts_b)
     needed = claim_deliveries(period, cv) if period is not None and control else 0
-    settled = _memory(period, cv) if period is not None and control and shortest >= needed else 0
+    settled = phase_memory(period, cv) if period is not None and control and shortest >= needed else 0
     summary_a = summarise_arm(a[0].condition.name, a, threshold, period, settled)
     summary_b = summarise_arm(b[0].condition.name, b, threshold, period, settled)
+    difference = _difference(a, b, margin)
+    lock = None if period is None else phase_lock(a, b, cv=summary_a.fetch_cv if control else None)
     claim = None
     if summary_a.cadence is not None and summary_b.cadence is not None:
-        claim = _claim(summary_a, summary_b, control, cv, shortest, needed)
+        lost = lock if lock is not None and lock.lost and difference.equivalent else None
+        claim = _claim(summary_a, summary_b, control, cv, shortest, needed, lost)
     return ArmComparison(
         a=summary_a,
         b=summary_b,
         threshold_ns=threshold,
-        difference=_difference(a, b, margin),
+        difference=difference,
         cadence=claim,
+        lock=lock,
         disturbed=disturbances([*a, *b]),
         unlike=tuple(unlike),
         notes=named_differences(a, b),
@@ -164,15 +168,7 @@ def claim_deliveries(workers: int, cv: float | None) -> int:
         workers: num_workers, at least 2.
         cv: Variation of the fetch times within workers; None when it is not known.
     """
-    return max(MIN_CLAIM_DELIVERIES, MIN_CLAIM_ROUNDS * workers + _memory(workers, cv))
-
-
-def _memory(workers: int, cv: float | None) -> int:
-    """Deliveries during which workers that began together are still in phase."""
-    if cv is None:
-        return 0
-    rounds = (PHASE_MEMORY / max(cv, 0.005)) ** 2
-    return math.ceil(rounds) * workers
+    return max(MIN_CLAIM_DELIVERIES, MIN_CLAIM_ROUNDS * workers + phase_memory(workers, cv))
 
 
 def _in_order(arm: Sequence[MeasuredPass]) -> bool | None:
@@ -329,15 +325,31 @@ def _difference_statement(
 
 
 def _claim(
-    a: ArmSummary, b: ArmSummary, control: bool, cv: float | None, shortest: int, needed: int
+    a: ArmSummary,
+    b: ArmSummary,
+    control: bool,
+    cv: float | None,
+    shortest: int,
+    needed: int,
+    lost: PhaseLock | None,
 ) -> CadenceClaim:
+    """What can be claimed; ``lost`` where the workers of B have lost the phase of A at the same mean wait."""
     assert a.cadence is not None
     assert b.cadence is not None
     key, statement = _would_claim(a, b, a.cadence, b.cadence)
+    out_of_phase = None
+    if key != "no_cadence" and lost is not None:
+        out_of_phase = f"The workers lose their phase: {lock_words(lost)}."
+        if b.cadence.verdict == "present":
+            out_of_phase += (
+                f" What is left of the cadence of {b.cadence.period} is that workers of equal speed repeat "
+                f"any pattern every round ({_both(a, b, a.cadence, b.cadence)})."
+            )
     if not control:
-        return CadenceClaim(key, statement, shortest, needed)
+        return CadenceClaim("gone" if out_of_phase else key, out_of_phase or statement, shortest, needed)
     variation = "not known" if cv is None else percent(cv)
-    if shortest < needed:
+    # Workers that have been seen to lose their phase need not be given the time in which they would.
+    if shortest < (needed if out_of_phase is None else MIN_CLAIM_DELIVERIES):
         return CadenceClaim(
             "refused",
             f"{counted(shortest, 'delivery', 'deliveries')} per pass cannot decide whether the cadence "
@@ -347,6 +359,8 @@ def _claim(
             needed,
             short_claim=statement,
         )
+    if out_of_phase is not None:
+        key, statement = "gone", out_of_phase
     if key == "survived" and cv is None:
         return CadenceClaim(
             "undecided",
@@ -382,12 +396,17 @@ def _would_claim(a: ArmSummary, b: ArmSummary, before: ArmCadence, after: ArmCad
             f"The stalls themselves fall away: {percent(a.stall_share)} of deliveries in {name_a}, "
             f"{percent(b.stall_share)} in {name_b}."
         )
-    words = f"{name_a}: {_cadence_words(before)}; {name_b}: {_cadence_words(after)}"
+    words = _both(a, b, before, after)
     if after.verdict == "present":
         return "survived", f"The cadence of {before.period} survives ({words})."
     if after.verdict == "absent":
         return "gone", f"The cadence of {before.period} is gone ({words})."
     return "undecided", f"Whether the cadence of {before.period} survives is undecided ({words})."
+
+
+def _both(a: ArmSummary, b: ArmSummary, before: ArmCadence, after: ArmCadence) -> str:
+    name_a, name_b = _called(a.name, b.name)
+    return f"{name_a}: {_cadence_words(before)}; {name_b}: {_cadence_words(after)}"
 
 
 def _cadence_words(cadence: ArmCadence) -> str:

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from traceml_lite.diagnose.compare import MIN_CLAIM_DELIVERIES, compare_arms
+from traceml_lite.diagnose.phase import Passes, fetches_alike, lock_words, slow_fetches
 from traceml_lite.diagnose.words import percent
 from traceml_lite.experiment.control import CEILING_BATCHES, CONTROLS
-from traceml_lite.experiment.phase import Passes, fetches_alike, phase_lock, slow_fetches
 from traceml_lite.records.run import Table
 from traceml_lite.records.sweep import ArmComparison, ControlAnswer, MeasuredPass
 
@@ -63,7 +63,7 @@ def _in_order(base: Passes, changed: Passes, comparison: ArmComparison | None) -
     claim, difference = comparison.cadence, comparison.difference
     ratio, left = difference.ratio.value, _stall_ratio(comparison)
     numbers = {"wait_ratio": ratio, "stall_ratio": left}
-    lock = phase_lock(base, changed, cv=comparison.a.fetch_cv)
+    lock = comparison.lock
     if lock is not None:
         numbers |= {"burst": lock.base, "burst_changed": lock.changed, "burst_chance": lock.chance}
     long = claim.deliveries if claim is not None else min(one.result.deliveries for one in changed)
@@ -89,16 +89,16 @@ def _in_order(base: Passes, changed: Passes, comparison: ArmComparison | None) -
     elif lock is not None and lock.lost and difference.equivalent and long >= MIN_CLAIM_DELIVERIES:
         answer = _answer(
             "cadence_gone",
-            f"over {long} deliveries the pool loses its phase without order: {lock.words}. The mean wait is "
-            f"the same (ratio {ratio:.3g}), so the pool is as slow; order keeps the workers in phase, it "
-            "does not make them wait",
+            f"over {long} deliveries the pool loses its phase without order: {lock_words(lock)}. The mean "
+            f"wait is the same (ratio {ratio:.3g}), so the pool is as slow; order keeps the workers in phase "
+            "and does not make them wait",
             **numbers,
         )
     elif claim.key == "survived":
         answer = _answer(
             "cadence_stays",
             f"the cadence stays without order at {long} deliveries (mean wait {ratio:.2g} of the ordered "
-            "arm's): order does not make it" + ("" if lock is None else f". By round, {lock.words}"),
+            "arm's): order does not make it" + ("" if lock is None else f". By round, {lock_words(lock)}"),
             **numbers,
         )
     elif claim.key == "gone":
@@ -131,14 +131,14 @@ def _stagger(base: Passes, changed: Passes, comparison: ArmComparison | None) ->
     numbers = {"wait_ratio": ratio, "stall_ratio": _stall_ratio(comparison)}
     if claim is None or claim.key == "no_cadence":
         return _answer("undecided", "the arm beside it shows no cadence that could go", **numbers)
-    lock = phase_lock(base, changed)
+    lock = comparison.lock
     if lock is not None:
         numbers |= {"burst": lock.base, "burst_changed": lock.changed, "burst_chance": lock.chance}
     if lock is not None and lock.lost and difference.equivalent:
         return _answer(
             "cadence_gone",
-            f"with shifted starts the cadence goes at an equal mean wait (ratio {ratio:.3g}): {lock.words}. "
-            "A pool too slow for the loop, whose workers ran in phase",
+            f"with shifted starts the cadence goes at an equal mean wait (ratio {ratio:.3g}): "
+            f"{lock_words(lock)}. A pool too slow for the loop, whose workers ran in phase",
             **numbers,
         )
     if claim.key == "gone" and difference.equivalent is not False:

@@ -279,6 +279,18 @@ class CadenceClaim:
 
 
 @dataclass(frozen=True, slots=True)
+class PhaseLock:
+    """How far the workers of two arms run in phase: the share of a round's waiting in its largest wait."""
+
+    base: float
+    changed: float
+    chance: float
+    """What workers of equal speed at random phases give: H_W / W, the mean of the largest of W arcs."""
+    lost: bool
+    """Whether every pass of the changed arm has lost what every pass of the base arm has."""
+
+
+@dataclass(frozen=True, slots=True)
 class ArmComparison:
     """Two arms side by side."""
 
@@ -289,6 +301,8 @@ class ArmComparison:
     difference: Difference
     cadence: CadenceClaim | None
     """None when there is no period to follow (fewer than two workers in arm A)."""
+    lock: PhaseLock | None = None
+    """How far the workers run in phase; None with other numbers of workers, or too few rounds."""
     disturbed: tuple[Disturbance, ...] = ()
     unlike: tuple[str, ...] = ()
     """Differences between the arms beyond the condition; allowed by the caller, and named."""

@@ -18,6 +18,7 @@ from traceml_lite.records.sweep import (
     Laws,
     PassResult,
     PassStatus,
+    PhaseLock,
     SweepResult,
 )
 from traceml_lite.report import format as f
@@ -232,6 +233,7 @@ def _side_by_side(comparison: ArmComparison) -> list[str]:
         [f"stalls (from {f.duration(comparison.threshold_ns)})", _stalls(a), _stalls(b)],
         [f"mean stall {unit.name}", time(a.stall_wait_ns), time(b.stall_wait_ns)],
         ["cadence", _cadence(a), _cadence(b)],
+        *_in_phase(comparison.lock),
         ["overtakings", _overtakings(a), _overtakings(b)],
         ["fetch variation", _share(a.fetch_cv), _share(b.fetch_cv)],
     ]
@@ -261,6 +263,13 @@ def _cadence(arm: ArmSummary) -> str:
     share = found.again if found.by_again else found.multiples
     text = "" if share is None else f", {f.percent(share.value)} {'recur' if found.by_again else 'on it'}"
     return f"{found.verdict} at {found.period}{text}"
+
+
+def _in_phase(lock: PhaseLock | None) -> list[list[str]]:
+    if lock is None:
+        return []
+    shares = (f"{f.percent(share)} of its waiting" for share in (lock.base, lock.changed))
+    return [["largest wait of a round", *shares]]
 
 
 def _overtakings(arm: ArmSummary) -> str:

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from traceml_lite.diagnose.words import percent
-from traceml_lite.records.sweep import MeasuredPass
+from traceml_lite.records.sweep import MeasuredPass, PhaseLock
 
 Passes = Sequence[MeasuredPass]
 
@@ -41,27 +40,15 @@ SLOW_FACTOR, SLOW_MASS = 3.0, 0.5
 LOCK_LOST = 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class Lock:
-    """How far the workers of two arms run in phase: the share of a round's waiting in its largest wait."""
-
-    base: float
-    changed: float
-    chance: float
-    """What workers of equal speed at random phases give: H_W / W, the mean of the largest of W arcs."""
-    lost: bool
-    """Whether every pass of the changed arm has lost what every pass of the base arm has."""
-
-    @property
-    def words(self) -> str:
-        """Both shares, and what chance would give."""
-        return (
-            f"the largest wait of a round carries {percent(self.base)} of its waiting against "
-            f"{percent(self.changed)} (in phase 100 %, at random phases {percent(self.chance)})"
-        )
+def lock_words(lock: PhaseLock) -> str:
+    """Both shares, and what chance would give."""
+    return (
+        f"the largest wait of a round carries {percent(lock.base)} of its waiting against "
+        f"{percent(lock.changed)} (in phase 100 %, at random phases {percent(lock.chance)})"
+    )
 
 
-def phase_lock(base: Passes, changed: Passes, *, cv: float | None = None) -> Lock | None:
+def phase_lock(base: Passes, changed: Passes, *, cv: float | None = None) -> PhaseLock | None:
     """How far both arms run in phase; None with fewer than two workers, or too few rounds.
 
     A share of gaps depends on the threshold of a stall; this does not.
@@ -74,7 +61,7 @@ def phase_lock(base: Passes, changed: Passes, *, cv: float | None = None) -> Loc
     """
     workers = base[0].run.main.config.num_workers or 0
     shares = [
-        [share for one in arm if (share := _burst(one, _memory(workers, cv))) is not None]
+        [share for one in arm if (share := _burst(one, phase_memory(workers, cv))) is not None]
         for arm in (base, changed)
     ]
     if workers < 2 or not shares[0] or not shares[1]:
@@ -82,11 +69,11 @@ def phase_lock(base: Passes, changed: Passes, *, cv: float | None = None) -> Loc
     chance = sum(1 / place for place in range(1, workers + 1)) / workers
     locked, left = ((float(np.mean(arm)) - chance) / (1 - chance) for arm in shares)
     lost = left <= LOCK_LOST * locked and locked > 0 and min(shares[0]) > max(shares[1])
-    return Lock(float(np.mean(shares[0])), float(np.mean(shares[1])), chance, lost)
+    return PhaseLock(float(np.mean(shares[0])), float(np.mean(shares[1])), chance, lost)
 
 
-def _memory(workers: int, cv: float | None) -> int:
-    """Deliveries after which workers of this variation have lost the phase that they began with."""
+def phase_memory(workers: int, cv: float | None) -> int:
+    """Deliveries after which workers of this variation have lost the phase they began with; 0 if unknown."""
     return 0 if cv is None else math.ceil((PHASE_MEMORY / max(cv, MIN_CV)) ** 2) * workers
 
 
