@@ -7,6 +7,7 @@ The doctor's longer list of facts is in `facts`.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import platform
 import re
@@ -166,8 +167,9 @@ def without_secrets(words: Sequence[str]) -> tuple[str, ...]:
     return tuple(shown)
 
 
+@functools.cache
 def installed_versions() -> dict[str, str]:
-    """Versions of those of ``PACKAGES`` that are installed, without importing any."""
+    """Versions of those of ``PACKAGES`` that are installed, without importing any; taken once."""
     versions: dict[str, str] = {}
     for package in PACKAGES:
         # A broken installation can raise nearly anything here, and a version is never worth that.

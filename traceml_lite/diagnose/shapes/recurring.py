@@ -23,6 +23,7 @@ from traceml_lite.diagnose.shapes.scoring import above, below, either, evidence,
 from traceml_lite.diagnose.shapes.steady import unrest
 from traceml_lite.diagnose.words import counted, digits, duration, percent
 from traceml_lite.records.results import Evidence
+from traceml_lite.stats.clock import MIN_CLOCK_EVENTS
 
 # A period must explain this share of where the slow ones are; with random ones on top of a data period the
 # simulated runs reach 0.5, a clock folded in batches 0.45 at most.
@@ -285,7 +286,9 @@ def slow_sample(seen: Measures) -> Evidence:
         rare = below(seen.wait.share, 0.45, 1.15) * above(seen.wait.events.size, 0.7, 1.5)
         rare *= _shown(pattern.events.size)
         score = unrest(seen) * rare * (1.0 - max(regular, round_score(seen, DOUBT_LEVEL)))
-        text = f"{counted(pattern.events.size, 'stall')} in {features.n} deliveries, at no regular distance"
+        text = f"{counted(pattern.events.size, 'stall')} in {features.n} deliveries"
+        if pattern.events.size >= MIN_CLOCK_EVENTS:
+            text += ", at no regular distance"
         return evidence(
             "slow_sample",
             score,

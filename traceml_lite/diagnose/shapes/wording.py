@@ -13,6 +13,7 @@ from traceml_lite.diagnose.shapes.measures import Measures
 from traceml_lite.diagnose.shapes.steady import made_words, waits_for_made
 from traceml_lite.diagnose.words import counted, digits, duration, listed, percent
 from traceml_lite.stats.cadence import deliveries_needed
+from traceml_lite.stats.clock import MIN_CLOCK_EVENTS
 
 # A count of slow ones from which a distance between them could be told from chance.
 EVENTS_TO_TELL = 6
@@ -88,9 +89,11 @@ def _slow_sample(seen: Measures) -> str:
         )
     count = counted(pattern.events.size, what[:-2] if what == "fetches" else "wait", what)
     hold = "holds" if pattern.events.size == 1 else "hold"
+    # Of three nobody can say that their distances are uneven.
+    where = "at no regular distance" if pattern.groups >= MIN_CLOCK_EVENTS else "too few to tell a distance"
     return (
-        f"{count} of {seen.features.n} far above the rest, at no regular distance, {hold} up what is "
-        f"behind; {share} of the time is waiting."
+        f"{count} of {seen.features.n} far above the rest, {where}, {hold} up what is behind; {share} of the "
+        "time is waiting."
     )
 
 
