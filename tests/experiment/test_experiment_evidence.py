@@ -47,6 +47,19 @@ def test_stalls_that_stay_without_order_are_a_pool_that_is_too_slow():
     assert ask("in_order", base, changed).key in ("stalls_stay", "cadence_stays")
 
 
+def test_a_wait_that_mostly_stays_is_not_made_by_order_though_passes_differ():
+    stalls = {1: 44.0, 2: 36.0, 3: 37.0, 4: 41.0}
+    base = [made("ordered", pool(144, stall=stalls[n], seed=n), number=n, fetch_ms=20) for n in (1, 4)]
+    changed = [
+        made("free", pool(144, stall=stalls[n], seed=n), number=n, fetch_ms=20, in_order=False)
+        for n in (2, 3)
+    ]
+    assert not compare_arms(base, changed).difference.equivalent
+    answer = ask("in_order", base, changed)
+    assert answer.key == "stalls_stay"
+    assert "order makes at most" in answer.statement
+
+
 def test_a_cadence_that_goes_at_the_same_mean_is_named():
     rng = np.random.default_rng(3)
 

@@ -117,6 +117,15 @@ def _in_order(base: Passes, changed: Passes, comparison: ArmComparison | None) -
             f"the cadence would last is another question: {claim.statement}",
             **numbers,
         )
+    elif (low := difference.ratio.low) is not None and low >= FALLEN_AWAY and left >= FALLEN_AWAY:
+        most = "none" if low >= 1 else f"at most {percent(1 - low)}"
+        answer = _answer(
+            "stalls_stay",
+            f"without order the mean wait is {ratio:.2g} of what it was (at least {low:.2g}, at 90 %) and "
+            f"stalls are {left:.2g} as frequent: order makes {most} of the waiting, the pool as a whole is "
+            f"slower than the loop. Whether the cadence would last is another question: {claim.statement}",
+            **numbers,
+        )
     else:
         answer = _answer("undecided", claim.statement, **numbers)
     return replace(answer, short=_short(base, changed))

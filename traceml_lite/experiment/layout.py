@@ -40,6 +40,9 @@ DEFAULT_DELIVERIES = 64
 # A budget does not press an in_order control below these deliveries and rounds, which tell a mean wait from
 # another one.
 IN_ORDER_LEAST, IN_ORDER_ROUNDS, IN_ORDER_STEP = 64, 16, 8
+# A plan that is pressed into a budget takes this share of it: passes may run longer than expected, and one
+# that the budget does not hold can take the answer of all others with it.
+PRESSED_SHARE = 0.85
 # A budget does not press a pass below this: a cadence of 4 needs 16 deliveries to be told from chance at 1 %.
 MIN_DELIVERIES = 16
 
@@ -91,17 +94,18 @@ def plan_sweep(request: Request, facts: Facts, *, budget_s: float | None = None)
     plan = _lay_out(request, facts, conditions, controls, DEFAULT_DELIVERIES, _Notes(list(notes.lines)))
     if budget_s is None or plan.expected_s <= budget_s:
         return plan
+    room_s = PRESSED_SHARE * budget_s
     if any(control.name == "in_order" for control in controls):
         # First the long control, which keeps half of its answer; then what the law is read from.
         for longest in range(IN_ORDER_MAX_DELIVERIES, 0, -IN_ORDER_STEP):
             plan = _lay_out(
                 request, facts, conditions, controls, DEFAULT_DELIVERIES, _Notes(list(notes.lines)), longest
             )
-            if plan.expected_s <= budget_s:
+            if plan.expected_s <= room_s:
                 return plan
     for deliveries in range(DEFAULT_DELIVERIES - 1, MIN_DELIVERIES - 1, -1):
         shorter = _lay_out(request, facts, conditions, controls, deliveries, _Notes(list(notes.lines)), 1)
-        if shorter.expected_s <= budget_s:
+        if shorter.expected_s <= room_s:
             break
     if not any(one.block in (SWEEP_BLOCK, CONTROL_BLOCK) for one in shorter.passes):
         return shorter  # controls of lengths of their own have said what became of them

@@ -254,7 +254,7 @@ _FALSIFIED: Mapping[tuple[str, str], tuple[str, ...]] = {
         "one slow worker: the mean wait would fall when others may pass",
     ),
     ("in_order", "stalls_stay"): (
-        "ordered delivery as the cause of the waiting: the mean wait is the same without it",
+        "ordered delivery as the cause of the waiting: the loop waits without it, too",
         "one slow worker: the mean wait would fall when others may pass",
     ),
     ("in_order", "stalls_fall_away"): ("a pool too slow as a whole: it would wait without order, too",),
