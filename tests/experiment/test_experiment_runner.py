@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import shutil
 import signal
@@ -215,7 +216,11 @@ def test_an_interrupt_keeps_what_finished_and_leaves_no_process(
     folder = tmp_path / "sweep"
     words = ["sweep", str(script), "-s", "num_workers=0,2", "-n", "8", "--out", str(folder)]
     command = [sys.executable, "-m", "traceml_lite", *words, "--", "--lr", "0.1"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as sweep:
+    # Under nohup, or behind a shell's &, a signal is inherited as ignored, and stays so.
+    heard = functools.partial(signal.signal, number, signal.SIG_DFL)
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heard
+    ) as sweep:
         deadline_s = time.monotonic() + 200
         while not list(folder.glob("passes/002-*/spec.json")):
             assert sweep.poll() is None, sweep.stderr.read()
