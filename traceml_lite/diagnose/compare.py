@@ -54,9 +54,9 @@ POWER = 0.8
 MAX_PAIRS = 1000
 # Both arms below this share of waiting: there is nothing to compare.
 NO_WAIT_SHARE = 0.02
-# An in_order control needs this many deliveries per pass before the start in phase no longer decides ...
+# An in_order control needs this many deliveries per pass before the start in phase no longer decides, counted
+# after those in which workers of equal fetches stay in phase (``phase_memory``).
 MIN_CLAIM_DELIVERIES, MIN_CLAIM_ROUNDS = 200, 50
-# ... counted after those in which workers of equal fetches stay in phase (``phase_memory``).
 # Fewer stalls than this share of the other arm's have fallen away: no cadence is left to speak of.
 FALLEN_AWAY = 0.2
 
@@ -336,20 +336,17 @@ def _claim(
     """What can be claimed; ``lost`` where the workers of B have lost the phase of A at the same mean wait."""
     assert a.cadence is not None
     assert b.cadence is not None
-    key, statement = _would_claim(a, b, a.cadence, b.cadence)
-    out_of_phase = None
-    if key != "no_cadence" and lost is not None:
-        out_of_phase = f"The workers lose their phase: {lock_words(lost)}."
-        if b.cadence.verdict == "present":
-            out_of_phase += (
-                f" What is left of the cadence of {b.cadence.period} is that workers of equal speed repeat "
-                f"any pattern every round ({_both(a, b, a.cadence, b.cadence)})."
-            )
+    key, by_gaps = _would_claim(a, b, a.cadence, b.cadence)
+    if key == "no_cadence":
+        lost = None
+    statement = by_gaps
+    if lost is not None:
+        key, statement = "gone", _out_of_phase(a, b, a.cadence, b.cadence, lost)
     if not control:
-        return CadenceClaim("gone" if out_of_phase else key, out_of_phase or statement, shortest, needed)
+        return CadenceClaim(key, statement, shortest, needed)
     variation = "not known" if cv is None else percent(cv)
     # Workers that have been seen to lose their phase need not be given the time in which they would.
-    if shortest < (needed if out_of_phase is None else MIN_CLAIM_DELIVERIES):
+    if shortest < (needed if lost is None else MIN_CLAIM_DELIVERIES):
         return CadenceClaim(
             "refused",
             f"{counted(shortest, 'delivery', 'deliveries')} per pass cannot decide whether the cadence "
@@ -357,10 +354,8 @@ def _claim(
             f"fetch time {variation}). Run at least {needed} per pass.",
             shortest,
             needed,
-            short_claim=statement,
+            short_claim=by_gaps,
         )
-    if out_of_phase is not None:
-        key, statement = "gone", out_of_phase
     if key == "survived" and cv is None:
         return CadenceClaim(
             "undecided",
@@ -402,6 +397,18 @@ def _would_claim(a: ArmSummary, b: ArmSummary, before: ArmCadence, after: ArmCad
     if after.verdict == "absent":
         return "gone", f"The cadence of {before.period} is gone ({words})."
     return "undecided", f"Whether the cadence of {before.period} survives is undecided ({words})."
+
+
+def _out_of_phase(
+    a: ArmSummary, b: ArmSummary, before: ArmCadence, after: ArmCadence, lost: PhaseLock
+) -> str:
+    text = f"The workers lose their phase: {lock_words(lost)}."
+    if after.verdict == "present":
+        text += (
+            f" What is left of the cadence of {after.period} is that workers of equal speed repeat any "
+            f"pattern every round ({_both(a, b, before, after)})."
+        )
+    return text
 
 
 def _both(a: ArmSummary, b: ArmSummary, before: ArmCadence, after: ArmCadence) -> str:

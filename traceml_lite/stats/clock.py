@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from traceml_lite.stats.tails import medians
+
 # A clock needs four events: three gaps can be even by chance too easily (p >= 0.01 in the null below).
 MIN_CLOCK_EVENTS = 4
 # Monte-Carlo draws behind a clock's p-value, and the tail of them below which it is extrapolated.
@@ -77,7 +79,7 @@ def _regularity(times: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArra
         refined = (centred * times).sum(axis=-1) / np.maximum(spread, 1e-12)
         period = np.where(spread > 0, np.maximum(refined, 1e-9), period)
     residual = times - times.mean(axis=1, keepdims=True) - period[..., None] * centred
-    residual -= np.median(residual, axis=-1, keepdims=True)
+    residual -= medians(residual)[..., None]
     least = np.partition(residual**2, kept - 1, axis=-1)[..., :kept]
     deviation = np.sqrt(least.sum(axis=-1) / max(kept - 2, 1)) / period
     best_dev, best_period = deviation[0], period[0]
