@@ -23,6 +23,7 @@ from torch.utils.data import DataLoader, Dataset
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from traceml_lite.probe import fetch, record
+from traceml_lite.probe.core import fetch_method
 from traceml_lite.store.ring import Ring
 
 CHUNK = 200
@@ -63,16 +64,23 @@ def consumer(rounds: int, folder: Path) -> list[str]:
 
 def worker(rounds: int, folder: Path, rchar: bool) -> list[str]:
     ring = Ring(str(folder / f"ring-{rchar}"), 1024, iterator=0, worker=0)
-    recorder = fetch.FetchRecorder(ring, iterator=0, worker=0, turn=0, rchar=rchar)
     # Short fetches read rchar one time in sixteen only; here it is read each time.
     fetch.RCHAR_BELOW_NS = 0
+    recorder = fetch.FetchRecorder(ring, iterator=0, worker=0, turn=0, rchar=rchar)
 
-    def nothing(index: Any) -> None:
-        return None
+    class Fetcher:
+        recorder: Any = None
 
-    index = [0]
+        def fetch(self, index: Any) -> None:
+            return None
+
+    class Recording(Fetcher):
+        fetch = fetch_method(Fetcher, key="recorder", iterable=False)
+
+    index, plain, traced = [0], Fetcher(), Recording()
+    traced.recorder = recorder
     found = [
-        (per_call_us(lambda: nothing(index)), per_call_us(lambda: recorder.run(nothing, index, False)))
+        (per_call_us(lambda: plain.fetch(index)), per_call_us(lambda: traced.fetch(index)))
         for _ in range(rounds)
     ]
     if recorder.failed:

@@ -60,6 +60,7 @@ BAD = replace(
     versions={"numpy": "2.4.6"},
     pressure={"cpu": 0.4},
     counters={"rchar": "no permission to read /proc/self/io", "run_queue": None},
+    not_compiled="it was not built when traceml-lite was installed: no C compiler, or no Python headers",
     path=PathFacts("/mnt/data", "nfs4", "server:/export", True, None, None),
     unknown={
         "torch": "torch is not installed for this Python",

@@ -70,6 +70,7 @@ def test_nothing_known_is_no_reason_for_a_problem_but_what_needs_to_be_there():
         ({"memory_available_bytes": 1 << 30}, {"memory_low": "warning"}),
         ({"memory_limit_bytes": 8 << 30}, {"memory_limit": "note"}),
         ({"counters": {"rchar": "no permission"}}, {"counter_rchar": "note"}),
+        ({"not_compiled": "it was not built"}, {"probe_core": "note"}),
         ({"unknown": {"pressure_cpu": "no such file"}}, {"pressure": "note"}),
         ({"binding": {"OMP_PROC_BIND": "spread"}}, {"binding": "warning"}),
         ({"binding": {"OMP_PROC_BIND": "FALSE", "KMP_AFFINITY": "disabled"}}, {}),

@@ -207,6 +207,7 @@ def saturated() -> Summary:
             worker_share=number(5.1e-6),
             fixed_cpu_ns=number(0.012 * S, 1),
             dropped_records=number(0),
+            core="compiled",
         ),
     )
 

@@ -215,30 +215,17 @@ def test_a_ring_gives_its_records_in_order_also_when_it_has_wrapped(tmp_path: Pa
     reader = RingReader(str(tmp_path / "r"))
     for number in range(3):
         ring.memory[ring.offset(number) : ring.offset(number) + 1] = bytes([number])
-        ring.commit(1)
+        ring.publish(number + 1, number + 1)
     assert list(reader.take()[0][::128]) == [0, 1, 2]
     for number in range(3, 6):
         ring.memory[ring.offset(number) : ring.offset(number) + 1] = bytes([number])
-        ring.commit(1)
+        ring.publish(number + 1, number + 1)
     assert list(reader.take()[0][::128]) == [3, 4, 5]
-    for _ in range(6, 12):
-        ring.commit(1)
+    ring.publish(12, 12)
     assert len(reader.take()[0]) == 4 * 128
     assert reader.lost == 2
     assert reader.header is not None
     assert reader.header.own_ns == 12
-    ring.unlink()
-
-
-def test_bookkeeping_that_lost_the_cpu_counts_as_long_as_the_time_before_and_never_as_nothing(
-    tmp_path: Path,
-) -> None:
-    ring = Ring(str(tmp_path / "r"), 4, iterator=1, worker=2)
-    ring.commit(5_000_000)
-    assert ring.own_ns == 100_000, "the first is counted as the most that is no loss of the CPU"
-    ring.commit(12_000)
-    ring.commit(5_000_000)
-    assert ring.own_ns == 100_000 + 2 * 12_000
     ring.unlink()
 
 
@@ -247,7 +234,7 @@ def test_a_start_mark_in_a_used_slot_has_nothing_of_the_record_that_was_there(tm
     for k in range(2):
         values = [1, 0, 77, 3, FETCH_DONE, k, *range(10, 15), *range(15, 19), *range(19, 22), 22, 23, 0, 0]
         FETCH_STRUCT.pack_into(ring.memory, ring.offset(k), *values)
-        ring.commit(1)
+        ring.publish(k + 1, k + 1)
     FETCH_START_STRUCT.pack_into(ring.memory, ring.offset(2), 1, 0, 77, 3, FETCH_STARTED, 2, 99)
     (tmp_path / "copy").write_bytes((tmp_path / "r").read_bytes())
     _, records, mark = read._ring((tmp_path / "copy").read_bytes())

@@ -245,6 +245,14 @@ def _measuring(facts: HostFacts) -> Iterator[HostProblem]:
                 f"the probe cannot read {name}: {reason}",
                 "none needed: what it would have shown is reported as not measured",
             )
+    if facts.not_compiled is not None:
+        yield HostProblem(
+            "probe_core",
+            "note",
+            f"the probe runs in Python and costs some three times as much a batch: {facts.not_compiled}",
+            "none needed for batches of more than 1 ms; else install a C compiler and Python's headers "
+            "(build-essential, python3-dev) and traceml-lite again",
+        )
 
 
 def _noise(facts: HostFacts) -> Iterator[HostProblem]:

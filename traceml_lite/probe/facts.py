@@ -19,6 +19,7 @@ from pathlib import Path, PurePosixPath
 from types import ModuleType
 from typing import TypeVar
 
+from traceml_lite.probe import core
 from traceml_lite.probe.host import (
     installed_versions,
     own_cgroups,
@@ -105,6 +106,7 @@ def read_host_facts(
                 root / "proc/self/schedstat", lambda text: parse_schedstat(text) is not None
             ),
         },
+        not_compiled=core.REASON,
         path=read_path_facts(path, root) if path is not None else None,
         unknown=dict(reader.unknown),
     )

@@ -24,6 +24,7 @@ from types import TracebackType
 from typing import Any
 
 from traceml_lite._errors import UsageError
+from traceml_lite.probe import core
 from traceml_lite.probe.counters import Counters
 from traceml_lite.probe.deliveries import IteratorRecorder
 from traceml_lite.probe.host import HostSampler, read_environment
@@ -95,6 +96,7 @@ class Session:
                 "environment": asdict(environment),
                 "owner_start_ticks": _start_ticks(),
                 "rchar": rchar,
+                "core": core.NAME,
             },
         )
         self.event("session", None, session=self._id, host=socket.gethostname())
@@ -124,7 +126,7 @@ class Session:
             self._counters.append(counters)
         return MISSING if counters.absent & 1 else counters.run_queue()[0]
 
-    def append(self, name: str, records: bytes) -> None:
+    def append(self, name: str, records: bytes | memoryview) -> None:
         """Append records to one of the trace's files."""
         with self.guarded("write the trace"):
             self._writer.append(name, records)

@@ -90,6 +90,8 @@ class HostFacts:
     """Share of the last 10 s in which some task waited, by resource (``cpu``, ``io``, ``memory``)."""
     counters: Mapping[str, str | None]
     """Counters the probe would read, by name, to None when it may or to the reason why not."""
+    not_compiled: str | None = None
+    """Why the core of the probe runs in Python; None where the compiled one does."""
     path: PathFacts | None = None
     unknown: Mapping[str, str] = field(default_factory=dict)
     """Field name to the reason, for what could not be read."""

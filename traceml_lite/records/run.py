@@ -317,6 +317,8 @@ class Run:
         probe_cost: What the probe cost in this very run: ``consumer_ns`` and ``worker_ns``, the time that its
             bookkeeping took on each side in all (on a busy host with the time it had no CPU),
             ``fixed_cpu_ns`` for installing it, ``records`` (deliveries), ``dropped``.
+        probe_core: ``"compiled"`` or ``"python"``: how what runs at each delivery and fetch was written; None
+            where the trace does not say.
         complete: False when the traced process did not end in order (killed, still running).
         ending: How it ended, in words.
     """
@@ -328,6 +330,7 @@ class Run:
     capabilities: Mapping[str, str | None] = field(default_factory=dict)
     events: tuple[Event, ...] = ()
     probe_cost: Mapping[str, float] = field(default_factory=dict)
+    probe_core: str | None = None
     complete: bool = True
     ending: str = ""
 

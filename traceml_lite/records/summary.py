@@ -313,6 +313,8 @@ class ProbeCost:
     """Of the time spent in fetches."""
     fixed_cpu_ns: Measured
     dropped_records: Measured
+    core: str | None = None
+    """``"compiled"`` or ``"python"``, as ``Run.probe_core``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -291,5 +291,7 @@ def _probe(summary: Summary) -> str:
         text += f", {f.duration_of(cost.fixed_cpu_ns)} of CPU once"
     if isinstance(cost.dropped_records, Estimate) and cost.dropped_records.value:
         text += f"; {f.count(cost.dropped_records.value, 'record')} lost"
+    if cost.core is not None:
+        text += "; its core is compiled" if cost.core == "compiled" else "; its core runs in Python"
     text += "; by the clock, time off the CPU included"
     return text

@@ -148,7 +148,8 @@ def _torch(facts: HostFacts) -> str:
 def _counters(facts: HostFacts) -> str:
     readable = [name for name, reason in facts.counters.items() if reason is None]
     blocked = [f"not {name} ({reason})" for name, reason in facts.counters.items() if reason is not None]
-    return ", ".join(readable + blocked)
+    core = "is compiled" if facts.not_compiled is None else "runs in Python"
+    return f"{', '.join(readable + blocked)}; its core {core}"
 
 
 def _path(facts: HostFacts) -> str:

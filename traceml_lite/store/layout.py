@@ -24,15 +24,8 @@ MANIFEST, DELIVERIES, FETCHES, HOST, EVENTS, LIVE = (
 )
 
 # One delivery, 128 bytes: two cache lines, and a power of two so that a torn write cannot straddle a page.
-# The last four fields are filled in at the next ask, when the step is known.
+# Of the last four fields the step is filled in at the next ask, and its counters where they were read.
 DELIVERY_STRUCT = struct.Struct("<iiihHqqqqqqqiiqqqqqq")
-# The probe writes it in parts. Slots are filled with a blank beforehand, all of them where a turn begins and
-# at each drain those that the drain before it emptied: the constants of the turn, and MISSING where counters
-# go. A delivery then packs the middle, and the few whose counters were read the fields of the wait or step.
-DELIVERY_BODY_STRUCT = struct.Struct("<hHqqqqqqqii")
-DELIVERY_BODY_OFFSET = 12
-DELIVERY_WAIT_STRUCT = struct.Struct("<qq")
-DELIVERY_WAIT_OFFSET = 80
 DELIVERY_STEP_OFFSET = 96
 DELIVERY = np.dtype(
     [
@@ -106,9 +99,6 @@ assert FETCH.itemsize == FETCH_STRUCT.size == RECORD_SIZE
 assert DELIVERY.fields is not None
 assert FETCH.fields is not None
 assert FETCH.fields["fetch_end_ns"][1] == FETCH_START_STRUCT.size
-assert DELIVERY.fields["worker"][1] == DELIVERY_BODY_OFFSET
-assert DELIVERY_BODY_OFFSET + DELIVERY_BODY_STRUCT.size == DELIVERY_WAIT_OFFSET
-assert DELIVERY.fields["wait_cpu_ns"][1] == DELIVERY_WAIT_OFFSET
 assert DELIVERY.fields["step_ns"][1] == DELIVERY_STEP_OFFSET
 
 

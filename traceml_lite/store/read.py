@@ -126,6 +126,7 @@ def load(path: str | os.PathLike[str]) -> Run:
         capabilities=_capabilities(manifest, absent),
         events=tuple(e for e in events if e.iterator is None),
         probe_cost=manifest.get("probe_cost") or _cost_so_far(headers),
+        probe_core=manifest.get("core"),
         complete=ended is not None and not damage,
         ending=damage or (ended["how"] if ended else _state_of_owner(manifest, environment)),
     )

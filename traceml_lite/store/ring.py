@@ -25,7 +25,6 @@ from traceml_lite.store.layout import (
     ring_slots,
 )
 
-_pack_counts = RING_COUNTS.pack_into
 # Bookkeeping takes some 10 us. Where it took longer than this its thread had lost the CPU on the way, which
 # would have happened without it too; it is counted as long as the time before, the first one as this.
 PREEMPTED_NS = 100_000
@@ -35,15 +34,11 @@ class Ring:
     """The owner's side of a ring.
 
     Attributes:
-        memory: The mapping; pack a record at ``offset(n)``, then call ``commit``.
+        memory: The mapping; pack a record at ``offset(n)``, then ``publish`` how many there are.
         capacity: Records it holds.
-        committed: Records written so far.
-        count: ``committed`` as readers of the file see it, a view of one item, for an owner that commits
-            without a call: it sets both, and says what it spent with ``spent``.
-        own_ns: Time spent on bookkeeping so far.
     """
 
-    __slots__ = ("_path", "_usual_ns", "capacity", "committed", "count", "memory", "own_ns")
+    __slots__ = ("_path", "capacity", "memory")
 
     def __init__(self, path: str, capacity: int, *, iterator: int, worker: int) -> None:
         """Create the file.
@@ -53,9 +48,6 @@ class Ring:
         """
         self._path = path
         self.capacity = capacity
-        self.committed = 0
-        self.own_ns = 0
-        self._usual_ns = PREEMPTED_NS
         size = RING_HEADER_SIZE + capacity * RECORD_SIZE
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         try:
@@ -69,25 +61,14 @@ class Ring:
         RING_HEADER.pack_into(
             self.memory, 0, RING_MAGIC, RECORD_SIZE, capacity, os.getpid(), iterator, worker, 0, 0
         )
-        self.count = memoryview(self.memory)[RING_COUNTS_OFFSET : RING_COUNTS_OFFSET + 8].cast("q")
 
     def offset(self, number: int) -> int:
         """Byte offset of record ``number``."""
         return RING_HEADER_SIZE + (number % self.capacity) * RECORD_SIZE
 
-    def commit(self, own_ns: int) -> None:
-        """The record at ``offset(committed)`` is whole; ``own_ns`` more were spent on bookkeeping."""
-        if own_ns > PREEMPTED_NS:
-            own_ns = self._usual_ns
-        self._usual_ns = own_ns
-        self.committed += 1
-        self.own_ns += own_ns
-        _pack_counts(self.memory, RING_COUNTS_OFFSET, self.committed, self.own_ns)
-
-    def spent(self, own_ns: int) -> None:
-        """``own_ns`` more were spent on bookkeeping; the caller knows what being preempted adds."""
-        self.own_ns += own_ns
-        _pack_counts(self.memory, RING_COUNTS_OFFSET, self.committed, self.own_ns)
+    def publish(self, committed: int, own_ns: int) -> None:
+        """Tell readers of the file that so many records are whole, and what bookkeeping has taken so far."""
+        RING_COUNTS.pack_into(self.memory, RING_COUNTS_OFFSET, committed, own_ns)
 
     def say_absent(self, bits: int, error: int) -> None:
         """Note in the header which counters could not be read, and the errno of the last failure."""

@@ -83,7 +83,7 @@ class TraceWriter:
             self._manifest.update(facts)
             self._write_manifest()
 
-    def append(self, name: str, records: bytes) -> None:
+    def append(self, name: str, records: bytes | memoryview) -> None:
         """Append whole records to one of the record files.
 
         Raises:

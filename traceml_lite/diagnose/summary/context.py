@@ -166,6 +166,7 @@ def probe_cost(run: Run, view: View) -> ProbeCost:
         dropped_records=absent
         if dropped is None
         else Estimate(float(dropped), n=int(cost.get("records", 0)), method="counted"),
+        core=run.probe_core,
     )
 
 

@@ -6,13 +6,12 @@ attribute on the instance would make a reference cycle and delay the closing of 
 
 from __future__ import annotations
 
-from types import MethodType
 from typing import Any
 
+from traceml_lite.probe.core import fetch_method
 from traceml_lite.probe.fetch import FetchRecorder
 
 _RECORDER = "_traceml_lite_recorder"
-
 
 _recording_classes: dict[type[Any], type[Any]] = {}
 
@@ -27,15 +26,12 @@ def _make_recording(fetcher_class: type[Any]) -> type[Any]:
     # _IterableDatasetFetcher draws samples itself: its index says nothing about what comes.
     iterable = "Iterable" in fetcher_class.__name__
 
-    def fetch(self: Any, possibly_batched_index: Any) -> Any:
-        recorder = self.__dict__.get(_RECORDER)
-        if recorder is None:
-            return fetcher_class.fetch(self, possibly_batched_index)
-        return recorder.run(MethodType(fetcher_class.fetch, self), possibly_batched_index, iterable)
-
-    return type(
-        fetcher_class.__name__, (fetcher_class,), {"fetch": fetch, "__module__": fetcher_class.__module__}
-    )
+    members = {
+        "fetch": fetch_method(fetcher_class, key=_RECORDER, iterable=iterable),
+        _RECORDER: None,
+        "__module__": fetcher_class.__module__,
+    }
+    return type(fetcher_class.__name__, (fetcher_class,), members)
 
 
 def record_fetcher(fetcher: Any, recorder: FetchRecorder) -> None:

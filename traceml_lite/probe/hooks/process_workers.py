@@ -6,12 +6,17 @@ timed from outside only.
 
 from __future__ import annotations
 
+import contextlib
 import enum
+import multiprocessing.queues
 import sys
 import time
+from types import FrameType
 from typing import Any
 
-from traceml_lite.probe.deliveries import NO_TASK, IteratorRecorder, own_fetch_ring, worker_ring_capacity
+from traceml_lite.probe.core import next_method
+from traceml_lite.probe.core_python import HERE, IN_ORDER, OVERTAKING, UNSEEN
+from traceml_lite.probe.deliveries import IteratorRecorder, own_fetch_ring, worker_ring_capacity
 from traceml_lite.probe.fetch import FetchRecorder
 from traceml_lite.probe.hooks.fetcher import record_fetcher
 from traceml_lite.probe.worker import WorkerInit
@@ -28,6 +33,8 @@ _WORKER_NAMES = {
     "_reset": {"_rcvd_idx", "_send_idx", "_task_info"},
 }
 _CONSUMER_NAMES = {"_next_data": {"_dataset_fetcher"}}
+# What ``core.next_method`` reads of an iterator with workers.
+_READ_NAMES = ("_data_queue", "_task_info", "_tasks_outstanding", "_send_idx", "_rcvd_idx")
 
 
 def unverified(cls: type[Any]) -> str | None:
@@ -46,13 +53,13 @@ def unverified(cls: type[Any]) -> str | None:
     return None
 
 
-class _Fetching(enum.Enum):
+class _Fetching(enum.IntEnum):
     """How the batches of a class of iterators come about."""
 
-    IN_ORDER = "by workers, delivered in order"
-    OVERTAKING = "by workers, delivered as they come"
-    IN_CONSUMER = "in the consumer"
-    UNSEEN = "in a way that is not known here"
+    IN_ORDER = IN_ORDER  # by workers, delivered in order
+    OVERTAKING = OVERTAKING  # by workers, delivered as they come
+    IN_CONSUMER = HERE
+    UNSEEN = UNSEEN  # in a way that is not known here
 
 
 _traced: dict[tuple[type[Any], bool, bool], type[Any] | str] = {}
@@ -106,76 +113,35 @@ def _subclass(cls: type[Any], members: dict[str, Any]) -> type[Any]:
 
 
 def _members(cls: type[Any], fetching: _Fetching) -> dict[str, Any]:
-    """``__next__`` and ``__del__``.
-
-    ``__next__`` is the one hot path of the probe: what differs by ``fetching`` is branched inline, and the
-    attribute of ``_KEY`` is spelt out.
-    """
+    """``__next__`` and ``__del__``."""
     own_module = cls.__module__
     workers = fetching in (_Fetching.IN_ORDER, _Fetching.OVERTAKING)
-    unordered = fetching is _Fetching.OVERTAKING
-    here = fetching is _Fetching.IN_CONSUMER
-    sized = sys.platform != "darwin"  # macOS does not tell how full a multiprocessing queue is
 
-    # The plain method is looked up at each call: another tool may patch torch's classes later on.
-    def __next__(self: Any) -> Any:
-        recorder: IteratorRecorder = self._traceml_lite
-        if not recorder.live:
-            return cls.__next__(self)
-        entered_ns = _now()
-        rank = queue_size = held_back = MISSING
-        try:
-            if recorder.reading:
-                recorder.asked(entered_ns)
-            if workers:
-                if sized:
-                    queue_size = self._data_queue.qsize()
-                held_back = len(self._task_info) - self._tasks_outstanding
-            elif here:
-                rank = recorder.asks
-                recorder.asks = rank + 1
-        except Exception as error:
-            recorder.broken("before a batch", error)
-        asked_ns = _now()
-        try:
-            data = cls.__next__(self)
-        except StopIteration:
-            _guard(recorder, recorder.stopped, asked_ns, _now())
-            raise
-        except BaseException as error:
-            if workers:
-                rank = recorder.last_index if unordered else self._rcvd_idx - 1
-                _guard(recorder, recorder.dispatched, self._task_info, self._send_idx, _now())
-            _guard(recorder, recorder.failed, error, asked_ns, rank, _processes(self))
-            raise
-        got_ns = _now()
-        try:
-            task = NO_TASK
-            if workers:
-                # torch hands out the next task just before it returns a batch.
-                sent = recorder.sent
-                if self._send_idx == sent + 1:
-                    worker = self._task_info[sent][0]
-                    k = recorder.given[worker]
-                    recorder.given[worker] = k + 1
-                    recorder.tasks[sent] = (worker, k, got_ns)
-                    recorder.sent = sent + 1
-                elif self._send_idx != sent:
-                    recorder.dispatched(self._task_info, self._send_idx, got_ns)
-                rank = recorder.last_index if unordered else self._rcvd_idx - 1
-                task = recorder.tasks.pop(rank, NO_TASK)
-            elif here:
-                task = (IN_CONSUMER, rank, MISSING)
-            if recorder.constructing:
-                # torchdata resumes by next() from the constructor; only the class's own code does that.
-                caller = sys._getframe(1)
-                recorder.constructing = (
-                    caller.f_code.co_name == "__init__" and caller.f_globals.get("__name__") == own_module
-                )
-            recorder.delivered(entered_ns, asked_ns, got_ns, rank, task, queue_size, held_back)
-        except Exception as error:
-            recorder.broken("after a batch", error)
-        return data
+    def constructing(asking: FrameType) -> bool:
+        # torchdata resumes by next() from the constructor; only the class's own code does that.
+        return asking.f_code.co_name == "__init__" and asking.f_globals.get("__name__") == own_module
+
+    def ended(
+        self: Any, recorder: IteratorRecorder, error: BaseException, asked_ns: int, ended_ns: int
+    ) -> None:
+        if isinstance(error, StopIteration):
+            _guard(recorder, recorder.stopped, asked_ns, ended_ns)
+            return
+        rank = recorder.asks - 1 if fetching is _Fetching.IN_CONSUMER else MISSING
+        if workers:
+            rank = recorder.last_index if fetching is _Fetching.OVERTAKING else self._rcvd_idx - 1
+            _guard(recorder, recorder.dispatched, self._task_info, self._send_idx, ended_ns)
+        _guard(recorder, recorder.failed, error, asked_ns, rank, _processes(self))
+
+    __next__ = next_method(
+        cls,
+        fetching=int(fetching),
+        key=_KEY,
+        names=_READ_NAMES,
+        sized=sys.platform != "darwin",  # macOS does not tell how full a multiprocessing queue is
+        ended=ended,
+        constructing=constructing,
+    )
 
     def __del__(self: Any) -> None:
         try:
@@ -200,6 +166,18 @@ def _processes(self: Any) -> list[Any]:
     return list(self.__dict__.get("_workers", ()))
 
 
+def _measure_queue(self: Any, recorder: IteratorRecorder) -> None:
+    """Where the workers' queue is multiprocessing's own: ask its semaphore, as its ``qsize`` does."""
+    queue = self._data_queue
+    room = getattr(getattr(getattr(queue, "_sem", None), "_semlock", None), "_get_value", None)
+    limit = getattr(queue, "_maxsize", None)
+    if type(queue) is not multiprocessing.queues.Queue or not isinstance(limit, int) or room is None:
+        return
+    with contextlib.suppress(NotImplementedError):  # macOS does not tell how full a queue is
+        if limit - room() == queue.qsize():
+            recorder.queue_room, recorder.queue_limit = room, limit
+
+
 def _worker_members(cls: type[Any], fetching: _Fetching, iterable: bool) -> dict[str, Any]:
     def _try_put_index(self: Any) -> None:
         rank = self._send_idx
@@ -217,6 +195,7 @@ def _worker_members(cls: type[Any], fetching: _Fetching, iterable: bool) -> dict
         cls._reset(self, loader, first_iter, *args, **kwargs)
         if recorder.live:
             _guard(recorder, recorder.dispatched, self._task_info, self._send_idx, _now())
+            _guard(recorder, _measure_queue, self, recorder)
             _guard(recorder, recorder.ready, [process.pid for process in _processes(self)])
 
     def _get_data(self: Any) -> Any:
