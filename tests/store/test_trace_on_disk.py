@@ -264,3 +264,14 @@ def test_a_ring_on_a_full_disk_is_an_error_and_not_a_sigbus(
     with pytest.raises(OSError, match="No space"):
         Ring(str(tmp_path / "r"), 4, iterator=1, worker=2)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_holds_traces_names_them_and_an_empty_one_says_what_is_expected(tmp_path: Path) -> None:
+    with pytest.raises(TraceFormatError, match="Expected a directory written by"):
+        read.load(tmp_path)
+    for number in range(4):
+        with tl.record(tmp_path / f"run-{number}"):
+            pass
+        os.utime(tmp_path / f"run-{number}", (number, number))
+    with pytest.raises(TraceFormatError, match=r"run-3, .*run-2, .*run-1 and 1 more \(the newest first\)"):
+        read.load(tmp_path)

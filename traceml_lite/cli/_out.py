@@ -16,7 +16,9 @@ from traceml_lite._errors import UsageError
 from traceml_lite.consumers.parse import parse_duration_ns
 
 if TYPE_CHECKING:
+    from traceml_lite.records.results import Diagnosis
     from traceml_lite.records.run import Run
+    from traceml_lite.records.summary import Summary
 
 _SIZES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
@@ -131,15 +133,12 @@ def text_of(
     run: Run, *, loader: str | None = None, stall_ns: int | None = None, color: bool = False
 ) -> list[str]:
     """Summary and diagnosis as lines."""
-    from traceml_lite.api import diagnose, summarize
     from traceml_lite.report.diagnosis import render_diagnosis, render_next
     from traceml_lite.report.terminal import render_details, render_head, render_not_measured
 
     if not run.loaders:
         return [f"{run.source}: no DataLoader was iterated in this process. {_why_none(run)}"]
-    choice = loader_choice(loader)
-    summary = summarize(run, loader=choice, stall_ns=stall_ns)
-    diagnosis = diagnose(run, loader=choice, stall_ns=stall_ns)
+    summary, diagnosis = _concluded(run, loader, stall_ns)
     # What was measured, the result, its cause, the details behind it, what is missing, the next command.
     blocks = (
         render_head(summary, color=color),
@@ -149,6 +148,19 @@ def text_of(
         render_next(diagnosis),
     )
     return [line for block in blocks if block for line in (*_stripped(block), "")][:-1]
+
+
+def _concluded(run: Run, loader: str | None, stall_ns: int | None) -> tuple[Summary, Diagnosis]:
+    """Both at once: neither needs the other."""
+    from traceml_lite._together import together
+    from traceml_lite.api import diagnose, summarize
+
+    choice = loader_choice(loader)
+    summary, diagnosis = together(
+        lambda: summarize(run, loader=choice, stall_ns=stall_ns),
+        lambda: diagnose(run, loader=choice, stall_ns=stall_ns),
+    )
+    return summary, diagnosis
 
 
 def _stripped(lines: list[str]) -> list[str]:
@@ -170,12 +182,9 @@ def print_json(run: Run, *, loader: str | None, stall_ns: int | None) -> None:
     """Summary and diagnosis as one JSON document on stdout."""
     import json
 
-    from traceml_lite.api import diagnose, summarize
     from traceml_lite.report.jsondoc import summary_document
 
-    choice = loader_choice(loader)
-    summary = summarize(run, loader=choice, stall_ns=stall_ns)
-    diagnosis = diagnose(run, loader=choice, stall_ns=stall_ns)
+    summary, diagnosis = _concluded(run, loader, stall_ns)
     click.echo(json.dumps(summary_document(summary, diagnosis), indent=1))
 
 

@@ -7,16 +7,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from traceml_lite._together import keep_memory_at_hand
 from traceml_lite.diagnose.costs import cost_verdict
 from traceml_lite.diagnose.next_experiment import next_experiment
 from traceml_lite.diagnose.shapes import shape_verdict
 from traceml_lite.records.results import Diagnosis, Evidence, State
 from traceml_lite.records.run import LoaderTrace, Run
-
-# The C library gives memory back to the system each time an array of 800 KB is dropped, and filling the next
-# one with fresh pages takes a third of an analysis of 100 000 deliveries. Once an array of this size has been
-# made and dropped, it keeps up to twice as much at hand (mallopt(3), M_MMAP_THRESHOLD). It is never touched.
-_KEPT_BYTES = 16 << 20
 
 _ORDER = {State.SUPPORTED: 0, State.UNDECIDED: 1, State.RULED_OUT: 2, State.NOT_MEASURED: 3}
 
@@ -32,7 +28,7 @@ def diagnose(run: Run, *, loader: LoaderTrace | None = None, stall_ns: int | Non
     Raises:
         MissingColumnError: The run iterated no DataLoader.
     """
-    np.empty(_KEPT_BYTES, np.uint8)
+    keep_memory_at_hand()
     chosen = run.main if loader is None else loader
     shape, shape_evidence, shape_findings = shape_verdict(chosen, run.environment, stall_ns)
     cost, cost_evidence, cost_findings = cost_verdict(chosen, run.environment, run.host, shape)

@@ -27,19 +27,15 @@ from traceml_lite.records.run import (
     LoaderTrace,
     Table,
 )
+from traceml_lite.store.columns import Columns, chosen
 from traceml_lite.store.layout import FLAG_FAST_FORWARD
 
-Columns = Mapping[str, NDArray[Any]]
-
 _NOTHING = np.zeros(0, dtype=np.int64)
-# Records are taken apart so many at a time: column by column, all of them would pass through the caches once
-# for each.
-_BLOCK = 4096
 
 
 def build_loaders(
-    deliveries: NDArray[Any],
-    fetches: NDArray[Any],
+    deliveries: Columns,
+    fetches: Columns,
     events: Sequence[Event],
     absent: Mapping[str, str],
     sampled: str | None,
@@ -48,8 +44,8 @@ def build_loaders(
     """One ``LoaderTrace`` per loader, most deliveries first.
 
     Args:
-        deliveries: Records of ``layout.DELIVERY``.
-        fetches: Records of ``layout.FETCH``.
+        deliveries: Columns of ``layout.DELIVERY``.
+        fetches: Columns of ``layout.FETCH``.
         events: All events of the trace.
         absent: Fetch columns nothing was read of, with the reason.
         sampled: Sentence for ``LoaderTrace.sampled``.
@@ -66,11 +62,11 @@ def build_loaders(
     traces = []
     names: Counter[str] = Counter()
     for loader in configs:
-        mine = _columns(_where(deliveries, delivery_loader == loader))
+        mine = _where(deliveries, delivery_loader == loader)
+        fetched = _where(fetches, fetch_loader == loader)
         if (np.diff(mine["sequence"]) < 0).any():
             order = np.argsort(mine["sequence"], kind="stable")
-            mine = {name: column[order] for name, column in mine.items()}
-        fetched = _columns(_where(fetches, fetch_loader == loader))
+            mine = chosen(mine, order)
         config = _config(configs[loader])
         own = tuple(e for e in events if e.iterator is not None and loader_of.get(e.iterator) == loader)
         name = f"{config.loader.rpartition('.')[2]} over {config.dataset.rpartition('.')[2]}"
@@ -103,21 +99,9 @@ def _heads(values: NDArray[Any]) -> NDArray[np.int64]:
     return np.flatnonzero(np.concatenate([[True], values[1:] != values[:-1]])) if len(values) else _NOTHING
 
 
-def _where(rows: NDArray[Any], mask: NDArray[np.bool_]) -> NDArray[Any]:
-    """``rows[mask]``, without a copy where it is all of them, as with the one loader of most scripts."""
-    return rows if mask.all() else rows[mask]
-
-
-def _columns(records: NDArray[Any]) -> dict[str, NDArray[Any]]:
-    """Records of a fixed size as one array for each of their fields."""
-    names = records.dtype.names or ()
-    columns = {name: np.empty(len(records), dtype=records.dtype[name]) for name in names}
-    for start in range(0, len(records), _BLOCK):
-        block = slice(start, start + _BLOCK)
-        few = records[block]
-        for name, column in columns.items():
-            column[block] = few[name]
-    return columns
+def _where(rows: Columns, mask: NDArray[np.bool_]) -> Columns:
+    """Those of the mask, without a copy where it is all of them, as with the one loader of most scripts."""
+    return rows if mask.all() else chosen(rows, mask)
 
 
 def _config(data: dict[str, Any]) -> LoaderConfig:

@@ -9,15 +9,15 @@ from __future__ import annotations
 import json
 import os
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from traceml_lite._errors import TraceFormatError
+from traceml_lite._together import keep_memory_at_hand, together
 from traceml_lite.records.run import (
     FETCH_STARTED,
     HOST_COLUMNS,
@@ -26,6 +26,16 @@ from traceml_lite.records.run import (
     Event,
     Run,
     Table,
+)
+from traceml_lite.store.columns import (
+    BLOCK,
+    DELIVERY_TYPES,
+    FETCH_TYPES,
+    Columns,
+    chosen,
+    rows_of,
+    take_apart,
+    with_more,
 )
 from traceml_lite.store.join import build_loaders
 from traceml_lite.store.layout import (
@@ -48,7 +58,7 @@ from traceml_lite.store.layout import (
     parse_ring_header,
     ring_slots,
 )
-from traceml_lite.store.thin import kept, with_steps
+from traceml_lite.store.thin import kept, steps_of
 
 # From major version n to n + 1; none yet. A migration takes and returns (manifest, deliveries, fetches).
 MIGRATIONS: Mapping[int, Callable[..., Any]] = {}
@@ -75,6 +85,7 @@ def load(path: str | os.PathLike[str]) -> Run:
         TraceFormatError: Not a trace, damaged beyond reading, of a newer major version, or put together
             from files of two traces.
     """
+    keep_memory_at_hand()
     place = Path(path)
     source = _open(place)
     manifest = _manifest(place, source)
@@ -82,7 +93,8 @@ def load(path: str | os.PathLike[str]) -> Run:
     # The rings before the files: what a run that goes on moves from one to the other is then read twice at
     # most, and never missed.
     headers: list[RingHeader] = []
-    new_deliveries, new_fetches = [], []
+    new_deliveries: list[Columns] = []
+    new_fetches: list[Columns] = []
     for name in source.names(LIVE):
         ring = _ring(source.read(name))
         if ring is None:
@@ -90,30 +102,34 @@ def load(path: str | os.PathLike[str]) -> Run:
         header, records, mark = ring
         headers.append(header)
         if name.endswith(".deliveries"):
-            rows = np.frombuffer(records, dtype=DELIVERY)
-            new_deliveries.append(rows[rows["sequence"] >= 0])  # less the slots that have been emptied
+            rows = take_apart([records], DELIVERY, DELIVERY_TYPES, len(records) // DELIVERY.itemsize)
+            # Less the slots that have been emptied: before 0.1.0 they were, once they had been drained.
+            new_deliveries.append(chosen(rows, rows["sequence"] >= 0))
         else:
-            new_fetches.append(np.frombuffer(records + mark, dtype=FETCH))
-    deliveries = _records(source, DELIVERIES, manifest, DELIVERY)
+            found = records + mark
+            new_fetches.append(take_apart([found], FETCH, FETCH_TYPES, len(found) // FETCH.itemsize))
+    deliveries, fetches = together(
+        lambda: _records(source, DELIVERIES, manifest, DELIVERY_TYPES),
+        lambda: _records(source, FETCHES, manifest, FETCH_TYPES),
+    )
     for rows in new_deliveries:
-        deliveries = _with_new(deliveries, rows, ("sequence",))
-    fetches = _records(source, FETCHES, manifest, FETCH)
+        deliveries = with_more(deliveries, rows, ("sequence",))
     for rows in new_fetches:
-        fetches = _with_new(fetches, rows, ("iterator", "turn", "worker", "k"))
-    deliveries = with_steps(deliveries)
-    sampled, floor_ns, delivered = None, None, len(deliveries)
+        fetches = with_more(fetches, rows, ("iterator", "turn", "worker", "k"))
+    deliveries["step_ns"] = steps_of(deliveries)
+    sampled, floor_ns, delivered = None, None, rows_of(deliveries)
     sampling = manifest.get("sampling")
     if sampling:
-        delivered = int(deliveries["sequence"].max()) + 1 if len(deliveries) else 0
+        delivered = int(deliveries["sequence"].max()) + 1 if rows_of(deliveries) else 0
         floor_ns = int(sampling["floor_ns"])
-        deliveries = deliveries[kept(deliveries, sampling["stride"], floor_ns)]
+        deliveries = chosen(deliveries, kept(deliveries, sampling["stride"], floor_ns))
         sampled = (
             f"the trace outgrew its limit of {manifest['limit_bytes']} bytes: 1 delivery in "
             f"{sampling['stride']} and every wait of at least {floor_ns / 1e6:.3g} ms were kept, "
-            f"{len(deliveries)} of {delivered}"
+            f"{rows_of(deliveries)} of {delivered}"
         )
     damage = _damage(source, manifest)
-    if damage and len(deliveries) and not any(event.kind == "iterator" for event in events):
+    if damage and rows_of(deliveries) and not any(event.kind == "iterator" for event in events):
         raise TraceFormatError(f"{place}: {damage}; which loader delivered the batches is not known any more")
     absent = _absent(events, headers)
     ended = manifest.get("ended")
@@ -137,6 +153,7 @@ class _Source:
     """A directory or a zip, read the same way."""
 
     read: Callable[[str], bytes]
+    open: Callable[[str], BinaryIO]
     names: Callable[[str], list[str]]
     has: Callable[[str], bool]
     size: Callable[[str], int]
@@ -159,7 +176,9 @@ def _open(place: Path) -> _Source:
         def size(name: str) -> int:
             return (place / name).stat().st_size if (place / name).is_file() else 0
 
-        return _Source(read, names, lambda name: (place / name).is_file(), size)
+        return _Source(
+            read, lambda name: open(place / name, "rb"), names, lambda name: (place / name).is_file(), size
+        )
     if not place.exists():
         raise TraceFormatError(f"{place}: no such file or directory; expected a trace directory or its zip")
     if not zipfile.is_zipfile(place):
@@ -171,15 +190,29 @@ def _open(place: Path) -> _Source:
     listed = archive.namelist()
     return _Source(
         lambda name: archive.read(name) if name in listed else b"",
+        lambda name: cast("BinaryIO", archive.open(name)),
         lambda folder: sorted(n for n in listed if n.startswith(f"{folder}/") and not n.endswith("/")),
         lambda name: name in listed,
         lambda name: archive.getinfo(name).file_size if name in listed else 0,
     )
 
 
+def _traces_inside(place: Path) -> str:
+    """What to give instead where a folder of traces was given."""
+    if not place.is_dir():
+        return ""
+    inside = [entry for entry in place.iterdir() if is_trace(entry)]
+    if not inside:
+        return ". Expected a directory written by 'traceml-lite run' or 'probe', or a zip of one"
+    inside.sort(key=lambda entry: entry.stat().st_mtime, reverse=True)
+    names = ", ".join(str(entry) for entry in inside[:3])
+    more = f" and {len(inside) - 3} more" if len(inside) > 3 else ""
+    return f", but it holds traces: give one of {names}{more} (the newest first)"
+
+
 def _manifest(place: Path, source: _Source) -> dict[str, Any]:
     if not source.has(MANIFEST):
-        raise TraceFormatError(f"{place}: not a trace: it has no {MANIFEST}")
+        raise TraceFormatError(f"{place}: not a trace: it has no {MANIFEST}{_traces_inside(place)}")
     try:
         manifest = json.loads(source.read(MANIFEST))
         name, (major, minor) = manifest["format"], manifest["version"]
@@ -227,19 +260,22 @@ def _events(place: Path, source: _Source, manifest: Mapping[str, Any]) -> list[E
     return events
 
 
-def _records(source: _Source, name: str, manifest: Mapping[str, Any], ours: np.dtype[Any]) -> NDArray[Any]:
-    described = manifest["layout"][name]
-    dtype = np.dtype(described)
-    data = source.read(name)
-    rows = np.frombuffer(data, dtype=dtype, count=len(data) // dtype.itemsize)
-    if dtype == ours:
-        return rows
-    # A trace of another minor version: columns it lacks are missing, columns we do not know are left out.
-    table = np.zeros(len(rows), dtype=ours)
-    assert ours.names is not None
-    for column in ours.names:
-        table[column] = rows[column] if column in (dtype.names or ()) else MISSING
-    return table
+def _records(
+    source: _Source, name: str, manifest: Mapping[str, Any], types: Mapping[str, np.dtype[Any]]
+) -> Columns:
+    layout = np.dtype(manifest["layout"][name])
+    rows = source.size(name) // layout.itemsize
+    if not rows:
+        return take_apart([], layout, types, 0)
+    with source.open(name) as file:
+        return take_apart(_blocks(file, BLOCK * layout.itemsize), layout, types, rows)
+
+
+def _blocks(file: BinaryIO, size: int) -> Iterator[memoryview]:
+    """What a file holds, in one buffer that is filled again and again."""
+    buffer = memoryview(bytearray(size))
+    while length := file.readinto(buffer):  # type: ignore[attr-defined]
+        yield buffer[:length]
 
 
 def _ring(data: bytes) -> tuple[RingHeader, bytes, bytes] | None:
@@ -266,16 +302,6 @@ def _in_flight(mark: bytes) -> bytes:
             row[name] = MISSING
     head: bytes = row.tobytes()
     return head
-
-
-def _with_new(rows: NDArray[Any], more: NDArray[Any], key: tuple[str, ...]) -> NDArray[Any]:
-    """``rows`` and those of ``more`` whose key is not among them: a ring keeps what was drained already."""
-    if not len(more):
-        return rows
-    same = rows[(rows["iterator"] == more["iterator"][0])] if len(rows) else rows
-    seen = set(zip(*(same[name].tolist() for name in key), strict=True))
-    fresh = [row not in seen for row in zip(*(more[name].tolist() for name in key), strict=True)]
-    return np.concatenate([rows, more[np.array(fresh, dtype=bool)]])
 
 
 def _absent(events: list[Event], headers: list[RingHeader]) -> dict[str, str]:

@@ -23,29 +23,36 @@ CHUNK = 1 << 16
 KEPT_SHARE = 0.05
 
 
-def kept(deliveries: NDArray[Any], stride: int, floor_ns: int) -> NDArray[np.bool_]:
+def kept(deliveries: Any, stride: int, floor_ns: int) -> NDArray[np.bool_]:
     """Which deliveries stay: every ``stride``-th by sequence number, and waits of at least ``floor_ns``."""
     waits = deliveries["got_ns"] - deliveries["ask_ns"]
     chosen: NDArray[np.bool_] = (deliveries["sequence"] % stride == 0) | (waits >= floor_ns)
     return chosen
 
 
-def with_steps(deliveries: NDArray[Any]) -> NDArray[Any]:
-    """The records with ``step_ns`` filled in: from a delivery to the next ask of the same turn.
+def steps_of(deliveries: Any) -> NDArray[np.int64]:
+    """``step_ns`` of each delivery, filled in where it is not there: to the next ask of the same turn.
 
     The probe writes the step itself only where it read the counters around it, and at the end of an epoch.
+
+    Args:
+        deliveries: Records, or a mapping of their columns.
+
+    Returns:
+        The column itself where nothing is missing, else a new one.
     """
-    if not len(deliveries) or not (deliveries["step_ns"] == MISSING).any():
-        return deliveries
+    steps: NDArray[np.int64] = deliveries["step_ns"]
+    if not len(steps) or not (steps == MISSING).any():
+        return steps
     turn = (deliveries["iterator"].astype(np.int64) << 32) | deliveries["turn"]
     number = deliveries["delivery"].astype(np.int64)
     in_order = bool(((turn[1:] > turn[:-1]) | ((turn[1:] == turn[:-1]) & (number[1:] > number[:-1]))).all())
     order = np.arange(len(turn)) if in_order else np.lexsort((number, turn))
     one, other = order[:-1], order[1:]
     follows = (turn[one] == turn[other]) & (number[one] + 1 == number[other])
-    fill = follows & (deliveries["step_ns"][one] == MISSING)
-    filled: NDArray[Any] = deliveries.copy()
-    filled["step_ns"][one[fill]] = deliveries["ask_ns"][other[fill]] - deliveries["got_ns"][one[fill]]
+    fill = follows & (steps[one] == MISSING)
+    filled: NDArray[np.int64] = steps.copy()
+    filled[one[fill]] = deliveries["ask_ns"][other[fill]] - deliveries["got_ns"][one[fill]]
     return filled
 
 
@@ -78,7 +85,9 @@ def thin_files(path: Path, stride: int, target: int) -> Mapping[str, int]:
     with open(path / ".thin.deliveries", "wb") as out:
         for chunk in _chunks(path / DELIVERIES, DELIVERY):
             # A step is known from the next delivery, which may not stay. By chunk: the last of each has none.
-            chosen = with_steps(chunk)[kept(chunk, stride, floor_ns)]
+            filled = chunk.copy()
+            filled["step_ns"] = steps_of(chunk)
+            chosen = filled[kept(chunk, stride, floor_ns)]
             keys.append(_key(chosen))
             count += len(chosen)
             out.write(chosen.tobytes())

@@ -51,12 +51,14 @@ def growth_of(facts: CostFacts) -> Growth | None:
     size, pid, start = (known(table, name) for name in ("rss_bytes", "pid", "fetch_start_ns"))
     if size is None or pid is None or start is None:
         return None
-    ok = (size > 0) & (pid >= 0)
+    # It is read about once a second: of a long run these rows are few.
+    read = np.flatnonzero((size > 0) & (pid >= 0))
+    size, pid, start = size[read], pid[read], start[read]
     firsts: list[float] = []
     lasts: list[float] = []
     # A worker of a short epoch has no trend; three readings that differ in time are the least.
-    for process in np.unique(pid[ok])[:200]:
-        rows = np.flatnonzero(ok & (pid == process))
+    for process in np.unique(pid)[:200]:
+        rows = np.flatnonzero(pid == process)
         values = size[rows[np.argsort(start[rows], kind="stable")]]
         if len(values) < 3:
             continue

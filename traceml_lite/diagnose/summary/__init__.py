@@ -7,6 +7,7 @@ same run gives the same summary. It names no cause: that is the diagnosis.
 from __future__ import annotations
 
 from traceml_lite._errors import UsageError
+from traceml_lite._together import keep_memory_at_hand
 from traceml_lite.diagnose.summary.absent import not_measured
 from traceml_lite.diagnose.summary.context import consumer_step, host_pressure, other_loader, probe_cost
 from traceml_lite.diagnose.summary.edges import edges
@@ -37,6 +38,7 @@ def summarize(run: Run, *, loader: str | int | None = None, stall_ns: int | None
         MissingColumnError: No DataLoader was iterated.
         UsageError: ``loader`` names none or several.
     """
+    keep_memory_at_hand()
     trace = select_loader(run, loader)
     view = look(trace)
     found = stalls(view, stall_ns)

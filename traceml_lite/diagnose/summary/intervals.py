@@ -87,6 +87,10 @@ class _Work:
         self._spans = np.diff(edges)
         self._at = np.clip(np.searchsorted(edges, at_ns, side="right") - 1, 0, len(edges) - 1)
         self._into = np.clip(at_ns - edges[self._at], 0, None)
+        # Room for one counter at a time: filling fresh pages for each takes as long as the sums.
+        self._pace = np.empty(len(edges))
+        self._rate = np.empty(len(edges))
+        self._spent = np.zeros(len(edges))
 
     def between(self, name: str) -> NDArray[np.float64] | NotMeasured:
         """Amount of a counter spent between consecutive times, shape ``(len(at_ns) - 1,)``."""
@@ -98,8 +102,14 @@ class _Work:
             return NotMeasured(f"missing in {int(np.count_nonzero(missing))} of {len(column)} fetches")
         if not (column > 0).any():
             return np.zeros(len(self._at) - 1)
-        pace = np.where(missing, 0, column) / self._length
-        rate = np.cumsum(np.concatenate((pace, -pace))[self._order])
-        spent = np.concatenate(([0.0], np.cumsum(rate[:-1] * self._spans)))
-        amounts: NDArray[np.float64] = np.diff(spent[self._at] + rate[self._at] * self._into)
-        return np.maximum(amounts, 0.0)
+        pace, rate, spent = self._pace, self._rate, self._spent
+        starting, ending = pace[: len(column)], pace[len(column) :]
+        np.divide(column, self._length, out=starting)
+        starting[missing] = 0.0
+        np.negative(starting, out=ending)
+        np.cumsum(np.take(pace, self._order, out=rate, mode="clip"), out=rate)
+        np.cumsum(np.multiply(rate[:-1], self._spans, out=pace[:-1]), out=spent[1:])
+        until = rate[self._at]
+        until *= self._into
+        until += spent[self._at]
+        return np.maximum(np.diff(until), 0.0)
