@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from traceml_lite._together import together
+from traceml_lite._together import in_turn, together
 
 
 def test_what_is_called_together_returns_in_order_and_from_threads_of_its_own() -> None:
@@ -12,6 +12,7 @@ def test_what_is_called_together_returns_in_order_and_from_threads_of_its_own() 
     assert names[0] == 1
     assert threading.get_ident() not in names[1:]
     assert together(threading.get_ident) == [threading.get_ident()]
+    assert in_turn(lambda: 1, threading.get_ident) == [1, threading.get_ident()]
 
 
 def test_they_run_at_the_same_time() -> None:

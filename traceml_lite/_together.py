@@ -19,8 +19,16 @@ def keep_memory_at_hand() -> None:
     np.empty(_KEPT_BYTES, np.uint8)
 
 
+def in_turn(*calls: Callable[[], Any]) -> list[Any]:
+    """The same as ``together`` without threads; for what is short."""
+    return [call() for call in calls]
+
+
 def together(*calls: Callable[[], Any]) -> list[Any]:
     """Call all of them, each in a thread of its own but the first, and wait.
+
+    They must not import anything that is not loaded yet: the caller may be a signal handler that holds the
+    lock of a module which is half loaded.
 
     Returns:
         What they returned, in order.

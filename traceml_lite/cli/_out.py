@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import os
 import re
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from traceml_lite.records.run import Run
     from traceml_lite.records.summary import Summary
 
+# Deliveries from which on it pays to draw both conclusions at once.
+_LONG_RUN = 100_000
 _SIZES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
@@ -138,7 +142,8 @@ def text_of(
 
     if not run.loaders:
         return [f"{run.source}: no DataLoader was iterated in this process. {_why_none(run)}"]
-    summary, diagnosis = _concluded(run, loader, stall_ns)
+    with _no_collection():
+        summary, diagnosis = _concluded(run, loader, stall_ns)
     # What was measured, the result, its cause, the details behind it, what is missing, the next command.
     blocks = (
         render_head(summary, color=color),
@@ -151,16 +156,47 @@ def text_of(
 
 
 def _concluded(run: Run, loader: str | None, stall_ns: int | None) -> tuple[Summary, Diagnosis]:
-    """Both at once: neither needs the other."""
-    from traceml_lite._together import together
-    from traceml_lite.api import diagnose, summarize
+    # Loaded here and not in a thread: this may be a signal handler that came in the middle of an import.
+    from traceml_lite._together import in_turn, together
+
+    with _one_blas_thread():
+        from traceml_lite.diagnose.diagnosis import diagnose
+        from traceml_lite.diagnose.summary import select_loader, summarize
 
     choice = loader_choice(loader)
-    summary, diagnosis = together(
+    chosen = select_loader(run, choice)
+    call = together if len(chosen.deliveries) >= _LONG_RUN else in_turn
+    summary, diagnosis = call(
         lambda: summarize(run, loader=choice, stall_ns=stall_ns),
-        lambda: diagnose(run, loader=choice, stall_ns=stall_ns),
+        lambda: diagnose(run, loader=chosen, stall_ns=stall_ns),
     )
     return summary, diagnosis
+
+
+@contextlib.contextmanager
+def _one_blas_thread() -> Iterator[None]:
+    """Scipy starts a pool of threads when it is loaded: 0.15 s of CPU for what nothing here uses."""
+    name = "OPENBLAS_NUM_THREADS"
+    if name in os.environ:
+        yield
+        return
+    os.environ[name] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[name]
+
+
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """Loading what concludes makes many objects, each few of which would have all of torch's looked at."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def _stripped(lines: list[str]) -> list[str]:

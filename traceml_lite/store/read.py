@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 
 from traceml_lite._errors import TraceFormatError
-from traceml_lite._together import keep_memory_at_hand, together
+from traceml_lite._together import in_turn, keep_memory_at_hand, together
 from traceml_lite.records.run import (
     FETCH_STARTED,
     HOST_COLUMNS,
@@ -72,6 +72,10 @@ def is_trace(path: str | os.PathLike[str]) -> bool:
     return place.is_file() and zipfile.is_zipfile(place)
 
 
+# From here on it pays to read both files at once.
+_LONG_BYTES = 1 << 24
+
+
 def load(path: str | os.PathLike[str]) -> Run:
     """Read a trace directory or a bundle.
 
@@ -108,7 +112,8 @@ def load(path: str | os.PathLike[str]) -> Run:
         else:
             found = records + mark
             new_fetches.append(take_apart([found], FETCH, FETCH_TYPES, len(found) // FETCH.itemsize))
-    deliveries, fetches = together(
+    long = source.size(DELIVERIES) + source.size(FETCHES) > _LONG_BYTES
+    deliveries, fetches = (together if long else in_turn)(
         lambda: _records(source, DELIVERIES, manifest, DELIVERY_TYPES),
         lambda: _records(source, FETCHES, manifest, FETCH_TYPES),
     )

@@ -25,6 +25,10 @@ _restore: Callable[[], None] | None = None
 
 def arm(session: Session) -> None:
     """Hook in now, or as soon as torch's DataLoader is imported."""
+    # What the first iterator needs, and none of it torch: with torch's objects in memory the loading of a few
+    # modules often sets off a full garbage collection, which takes a tenth of a second.
+    from traceml_lite.probe.hooks import describe, process_workers  # noqa: F401
+
     global _session
     _session = session
     on_import.when_imported(_MODULE, _patch)
