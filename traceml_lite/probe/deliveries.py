@@ -30,9 +30,11 @@ _now = time.perf_counter_ns
 _thread_cpu = time.thread_time_ns
 _process_cpu = time.process_time_ns
 
-# Rings are emptied into the trace's files once in so many deliveries: rarely enough that what it takes, some
-# 0.1 ms and more for each worker, stays out of the 99th percentile. Two of them fit into a ring.
-DRAIN_EVERY = 480
+# Rings are emptied into the trace's files once in so many deliveries, or in a third of them where counters
+# are read anyhow; the host is read then, too, if it is nearly due. What takes 0.1 ms and more thus comes
+# together, rarely enough to stay out of the 99th percentile. A ring holds more than what is not emptied.
+DRAIN_EVERY = 800
+HOST_EARLY_NS = 500_000_000
 _DELIVERY_RING = 1024  # a power of two
 # The consumer's own counters cost some 15 us a delivery, more with cold caches. They are read around the
 # first deliveries of a turn and then around one in every 200 ms, which is every one where steps are long;
@@ -243,13 +245,15 @@ class IteratorRecorder(DeliveryCore):
     def look(self, got_ns: int) -> None:
         """What is due only now and then: the next reading, a drain, the host."""
         before_ns = _thread_cpu()
-        sampled = self._sampled
+        was_read, sampled = self.reading, self._sampled
         self._sampled = got_ns >= self._read_due_ns or self._deliveries() < FIRST_READ
         self.reading = sampled or self._sampled
         session = self._session
-        if self.committed - self.drained > DRAIN_EVERY:
+        waiting = self.committed - self.drained
+        drained = waiting > (DRAIN_EVERY // 3 if was_read else DRAIN_EVERY)
+        if drained:
             self.drain(keep_last=True)
-        if got_ns > session.host_due_ns:
+        if got_ns > session.host_due_ns - (HOST_EARLY_NS if was_read or drained else 0):
             session.sample_host()
         self.due_ns = min(self._read_due_ns, session.host_due_ns)
         # The CPU time of this thread: it may have waited for the disk.

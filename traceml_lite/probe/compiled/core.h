@@ -77,17 +77,6 @@ static inline int done(PyObject *result)
     return result == NULL ? -1 : 0;
 }
 
-/* An integer attribute; -1 with an exception set when there is none. */
-static inline int get_integer(PyObject *owner, PyObject *name, int64_t *value)
-{
-    PyObject *found = PyObject_GetAttr(owner, name);
-    if (found == NULL)
-        return -1;
-    *value = PyLong_AsLongLong(found);
-    Py_DECREF(found);
-    return *value == -1 && PyErr_Occurred() ? -1 : 0;
-}
-
 /* A ring's mapping, to write into. */
 static inline int get_ring(PyObject *memory, Py_buffer *ring, int64_t records)
 {

@@ -273,8 +273,29 @@ typedef struct {
     int fetching, sized;
 } NextMethod;
 
+/* An attribute of an iterator, which torch keeps in its dictionary: looked for there first, as the classes
+   above it would be gone through otherwise. */
+static PyObject *attribute(PyObject *dict, PyObject *iterator, PyObject *name)
+{
+    PyObject *found = dict == NULL ? NULL : PyDict_GetItemWithError(dict, name);
+    if (found != NULL)
+        return Py_NewRef(found);
+    return PyErr_Occurred() ? NULL : PyObject_GetAttr(iterator, name);
+}
+
+static int integer_attribute(PyObject *dict, PyObject *iterator, PyObject *name, int64_t *value)
+{
+    PyObject *found = attribute(dict, iterator, name);
+    if (found == NULL)
+        return -1;
+    *value = PyLong_AsLongLong(found);
+    Py_DECREF(found);
+    return *value == -1 && PyErr_Occurred() ? -1 : 0;
+}
+
 /* What is known of a delivery before its batch is there. */
 typedef struct {
+    PyObject *dict; /* of the iterator */
     int64_t entered_ns, asked_ns, rank, queue_size, held_back;
 } Ask;
 
@@ -319,7 +340,7 @@ static int before_batch(NextMethod *method, DeliveryCore *core, PyObject *iterat
         Py_DECREF(room);
     }
     else if (method->sized) {
-        PyObject *queue = PyObject_GetAttr(iterator, method->queue_name);
+        PyObject *queue = attribute(ask->dict, iterator, method->queue_name);
         if (queue == NULL)
             return -1;
         PyObject *size = PyObject_CallMethodObjArgs(queue, str_qsize, NULL);
@@ -332,12 +353,12 @@ static int before_batch(NextMethod *method, DeliveryCore *core, PyObject *iterat
             return -1;
     }
     int64_t outstanding;
-    PyObject *tasks = PyObject_GetAttr(iterator, method->tasks_name);
+    PyObject *tasks = attribute(ask->dict, iterator, method->tasks_name);
     if (tasks == NULL)
         return -1;
     Py_ssize_t dispatched = PyObject_Size(tasks);
     Py_DECREF(tasks);
-    if (dispatched < 0 || get_integer(iterator, method->outstanding_name, &outstanding) < 0)
+    if (dispatched < 0 || integer_attribute(ask->dict, iterator, method->outstanding_name, &outstanding) < 0)
         return -1;
     ask->held_back = dispatched - outstanding;
     return 0;
@@ -371,10 +392,10 @@ static int after_batch(NextMethod *method, DeliveryCore *core, PyObject *iterato
     }
     else if (method->fetching != UNSEEN) {
         int64_t sent;
-        if (get_integer(iterator, method->send_name, &sent) < 0)
+        if (integer_attribute(ask->dict, iterator, method->send_name, &sent) < 0)
             return -1;
         if (sent != core->sent) {
-            PyObject *tasks = PyObject_GetAttr(iterator, method->tasks_name);
+            PyObject *tasks = attribute(ask->dict, iterator, method->tasks_name);
             if (tasks == NULL)
                 return -1;
             /* torch hands out the next task just before it returns a batch. */
@@ -389,7 +410,7 @@ static int after_batch(NextMethod *method, DeliveryCore *core, PyObject *iterato
         if (method->fetching == OVERTAKING)
             rank = core->last_index;
         else {
-            if (get_integer(iterator, method->received_name, &rank) < 0)
+            if (integer_attribute(ask->dict, iterator, method->received_name, &rank) < 0)
                 return -1;
             rank--;
         }
@@ -481,16 +502,18 @@ static PyObject *next_call(PyObject *callable, PyObject *const *args, size_t nar
         return NULL;
     }
     PyObject *iterator = args[0];
-    PyObject *held = PyObject_GetAttr(iterator, method->key);
+    PyObject *dict = PyObject_GenericGetDict(iterator, NULL), *batch = NULL;
+    if (dict == NULL)
+        PyErr_Clear();
+    PyObject *held = attribute(dict, iterator, method->key);
     if (held == NULL)
-        return NULL;
-    if (!PyObject_TypeCheck(held, &DeliveryCoreType) || !((DeliveryCore *)held)->live) {
-        Py_DECREF(held);
-        return plain_next(method, iterator);
-    }
+        goto out;
     DeliveryCore *core = (DeliveryCore *)held;
-    PyObject *batch = NULL;
-    Ask ask = {now_ns(), 0, MISSING, MISSING, MISSING};
+    if (!PyObject_TypeCheck(held, &DeliveryCoreType) || !core->live) {
+        batch = plain_next(method, iterator);
+        goto out;
+    }
+    Ask ask = {dict, now_ns(), 0, MISSING, MISSING, MISSING};
     if (before_batch(method, core, iterator, &ask) < 0 && broken(core, "before a batch") < 0)
         goto out;
     ask.asked_ns = now_ns();
@@ -500,7 +523,8 @@ static PyObject *next_call(PyObject *callable, PyObject *const *args, size_t nar
     else if (after_batch(method, core, iterator, &ask, now_ns()) < 0 && broken(core, "after a batch") < 0)
         Py_CLEAR(batch);
 out:
-    Py_DECREF(held);
+    Py_XDECREF(dict);
+    Py_XDECREF(held);
     return batch;
 }
 
