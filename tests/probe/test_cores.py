@@ -349,6 +349,33 @@ def test_a_ring_that_is_too_small_is_refused() -> None:
         compiled.DeliveryCore().begin(ring(8), 9, 0, 1, itertools.count(), 1, 1)
 
 
+def test_a_compiled_core_without_a_ring_refuses_and_does_not_crash() -> None:
+    if compiled is None:
+        pytest.skip("the compiled core was not built")
+    recorder = compiled.DeliveryCore()
+    for call in (
+        recorder.new_turn,
+        recorder.open_tasks,
+        lambda: recorder.take(1),
+        lambda: recorder.give(1, 0, 0),
+    ):
+        with pytest.raises(RuntimeError, match="begin"):
+            call()
+    loader = Loader(workers=1, length=2)
+    traced(compiled, loader)
+    loader.recorder = recorder
+    recorder.live = True
+    assert Loader.__next__(loader) == 0
+    assert next(loader) == 1
+    fetcher, _, _ = recording(compiled, lambda index: index, descriptors=(-1, -1, False))
+    fetcher.recorder = compiled.FetchCore()
+    assert fetcher.fetch([1]) == [1]
+    with pytest.raises(ValueError, match="rchar_every"):
+        compiled.FetchCore().begin(
+            ring(), SLOTS, 0, 0, 0, rchar_below_ns=0, rchar_every=0, resident_every_ns=0, preempted_ns=0
+        )
+
+
 def test_the_compiled_core_writes_the_records_that_the_layout_describes() -> None:
     if compiled is None:
         pytest.skip("the compiled core was not built")

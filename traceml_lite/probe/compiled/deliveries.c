@@ -44,9 +44,20 @@ typedef struct {
     Py_buffer ring;
 } DeliveryCore;
 
+/* Whether there is a ring to write into: 0 with an exception set before `begin`. */
+static int begun(DeliveryCore *core)
+{
+    if (core->ring.buf != NULL && core->overflow != NULL)
+        return 1;
+    PyErr_SetString(PyExc_RuntimeError, "begin has not been called");
+    return 0;
+}
+
 static PyObject *delivery_new_turn(DeliveryCore *core, PyObject *unused)
 {
     (void)unused;
+    if (!begun(core))
+        return NULL;
     core->asks = core->sent = core->last_got_ns = core->due_ns = 0;
     core->last_index = MISSING;
     core->first = core->committed;
@@ -73,6 +84,10 @@ static PyObject *delivery_begin(DeliveryCore *core, PyObject *args)
     Py_XSETREF(core->overflow, PyDict_New());
     PyMem_Free(core->given);
     PyMem_Free(core->tasks);
+    core->given = NULL;
+    core->tasks = NULL;
+    if (workers < 0 || (size_t)workers > PY_SSIZE_T_MAX / sizeof *core->given)
+        return PyErr_NoMemory();
     core->given = PyMem_Calloc(workers > 0 ? workers : 1, sizeof *core->given);
     core->tasks = PyMem_Calloc(OPEN_TASKS, sizeof *core->tasks);
     if (core->overflow == NULL || core->given == NULL || core->tasks == NULL)
@@ -141,7 +156,7 @@ static int take(DeliveryCore *core, int64_t rank, Task *task)
 static PyObject *delivery_give(DeliveryCore *core, PyObject *args)
 {
     long long rank, worker, dispatch_ns;
-    if (!PyArg_ParseTuple(args, "LLL", &rank, &worker, &dispatch_ns) ||
+    if (!PyArg_ParseTuple(args, "LLL", &rank, &worker, &dispatch_ns) || !begun(core) ||
         give(core, rank, worker, dispatch_ns) < 0)
         return NULL;
     Py_RETURN_NONE;
@@ -151,7 +166,7 @@ static PyObject *delivery_take(DeliveryCore *core, PyObject *rank)
 {
     Task task;
     long long wanted = PyLong_AsLongLong(rank);
-    if (wanted == -1 && PyErr_Occurred())
+    if ((wanted == -1 && PyErr_Occurred()) || !begun(core))
         return NULL;
     int found = take(core, wanted, &task);
     if (found < 0)
@@ -174,7 +189,7 @@ static int add_open(PyObject *open, const Task *task)
 static PyObject *delivery_open_tasks(DeliveryCore *core, PyObject *unused)
 {
     (void)unused;
-    PyObject *open = PyDict_New(), *key, *kept;
+    PyObject *open = begun(core) ? PyDict_New() : NULL, *key, *kept;
     if (open == NULL)
         return NULL;
     for (int place = 0; place < OPEN_TASKS; place++)
@@ -487,6 +502,8 @@ static void tell_end(NextMethod *method, DeliveryCore *core, PyObject *iterator,
 {
     const long long ended_ns = now_ns();
     PyObject *error = take_error();
+    if (error == NULL)
+        return;
     if (done(PyObject_CallFunction(method->ended, "OOOLL", iterator, core, error, (long long)ask->asked_ns,
                                    ended_ns)) < 0)
         Py_DECREF(error); /* what a signal handler raised in there takes its place */
@@ -509,7 +526,7 @@ static PyObject *next_call(PyObject *callable, PyObject *const *args, size_t nar
     if (held == NULL)
         goto out;
     DeliveryCore *core = (DeliveryCore *)held;
-    if (!PyObject_TypeCheck(held, &DeliveryCoreType) || !core->live) {
+    if (!PyObject_TypeCheck(held, &DeliveryCoreType) || !core->live || core->ring.buf == NULL) {
         batch = plain_next(method, iterator);
         goto out;
     }

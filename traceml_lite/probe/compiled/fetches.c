@@ -47,6 +47,10 @@ static PyObject *fetch_begin(FetchCore *core, PyObject *args, PyObject *kwargs)
                                      &core->worker, &core->turn, &core->rchar_below_ns, &core->rchar_every,
                                      &core->resident_every_ns, &core->preempted_ns))
         return NULL;
+    if (core->rchar_every < 1) {
+        PyErr_SetString(PyExc_ValueError, "rchar_every is at least 1");
+        return NULL;
+    }
     if (get_ring(memory, &core->ring, capacity) < 0)
         return NULL;
     core->capacity = capacity;
@@ -93,7 +97,10 @@ typedef struct {
 /* Read a file of /proc again and return its numbers' text, or NULL with an exception set. */
 static const char *read_text(int descriptor, char *text, size_t size, int64_t *length)
 {
-    ssize_t got = pread(descriptor, text, size - 1, 0);
+    ssize_t got;
+    do
+        got = pread(descriptor, text, size - 1, 0);
+    while (got < 0 && errno == EINTR);
     if (got < 0) {
         PyErr_SetFromErrno(PyExc_OSError);
         return NULL;
@@ -179,7 +186,7 @@ static void fetch_failed(FetchCore *core)
         text = PyUnicode_FromString("failed");
     }
     Py_XSETREF(core->failed, text);
-    Py_DECREF(error);
+    Py_XDECREF(error);
 }
 
 static Fetch *slot(FetchCore *core)
@@ -298,7 +305,7 @@ static PyObject *fetch_call(PyObject *callable, PyObject *const *args, size_t na
             PyErr_Clear();
     }
     FetchCore *core = (FetchCore *)held;
-    if (held == NULL || !PyObject_TypeCheck(held, &FetchCoreType) ||
+    if (held == NULL || !PyObject_TypeCheck(held, &FetchCoreType) || core->ring.buf == NULL ||
         (core->failed != NULL && core->failed != Py_None)) {
         batch = PyObject_Vectorcall(plain, args, nargsf, kwnames);
         goto out;
@@ -318,9 +325,9 @@ static PyObject *fetch_call(PyObject *callable, PyObject *const *args, size_t na
     batch = PyObject_Vectorcall(plain, args, nargsf, kwnames);
     const int64_t ended_ns = now_ns();
     PyObject *error = batch == NULL ? take_error() : NULL;
-    int state = batch != NULL                                                      ? FETCH_DONE
-                : PyErr_GivenExceptionMatches(error, PyExc_StopIteration) ? FETCH_STOPPED
-                                                                                   : FETCH_RAISED;
+    int state = FETCH_DONE;
+    if (batch == NULL)
+        state = PyErr_GivenExceptionMatches(error, PyExc_StopIteration) ? FETCH_STOPPED : FETCH_RAISED;
     if (end_fetch(core, state, samples, io, &before, entered_ns, started_ns, ended_ns) < 0) {
         if (PyErr_ExceptionMatches(PyExc_Exception))
             fetch_failed(core); /* the batch is the user's: it goes out whatever became of ours */
