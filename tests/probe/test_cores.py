@@ -567,6 +567,19 @@ def test_a_descriptor_that_fails_ends_the_recording_and_never_a_fetch(core: Any)
     assert len(records(memory, FETCH)) == 0
 
 
+def test_a_thread_with_the_number_of_an_ended_one_opens_its_own_files(core: Any, counters: Counters) -> None:
+    ended = os.open("/proc/self/stat", os.O_RDONLY)
+    os.close(ended)
+    fetcher, recorder, memory = recording(core, busy, descriptors=(counters.sched, counters.io, True))
+    recorder.read_from(ended, ended, True)
+    assert fetcher.fetch([1]) == "batch"
+    assert recorder.moves == 1
+    assert recorder.failed is None
+    (row,) = records(memory, FETCH)
+    assert row["rchar"] == 0
+    assert 20_000_000 <= row["thread_cpu_ns"] < 40_000_000
+
+
 def test_an_index_whose_length_fails_ends_the_recording_and_never_a_fetch(core: Any) -> None:
     class Odd:
         def __len__(self) -> int:

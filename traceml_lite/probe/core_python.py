@@ -357,7 +357,7 @@ class FetchCore:
     # -- what the recorder built upon this adds ---------------------------------------------------------
 
     def moved(self) -> None:
-        """Called in another thread than before: ``read_from`` new descriptors."""
+        """Called in another thread than before, or when reading failed: ``read_from`` new descriptors."""
         raise NotImplementedError
 
     def resident(self) -> tuple[int, int]:
@@ -388,14 +388,13 @@ class FetchCore:
             io, sched = self._io, self._sched
             if self._last_wall_ns < self._rchar_below_ns and k % self._rchar_every:
                 io = MISSING
-            asked_before = own_bytes = 0
-            if io >= 0:
-                text = _pread(io, IO_BYTES, 0)
-                asked_before, own_bytes = int(text[7 : text.index(b"\n")]), len(text)
-            usage_before = _usage(_SELF)
-            if sched >= 0:
-                sched_before = _pread(sched, SCHED_BYTES, 0)
-                own_bytes += len(sched_before)
+            try:
+                sched_before, asked_before, own_bytes, usage_before = _read_before(sched, io)
+            except OSError:
+                # A thread may have the number of one that has ended, whose files cannot be read any more.
+                self.moved()
+                io, sched = (self._io if io >= 0 else MISSING), self._sched
+                sched_before, asked_before, own_bytes, usage_before = _read_before(sched, io)
             if not self._exec_live:
                 thread_before = _thread_cpu()
         except Exception as error:
@@ -454,6 +453,19 @@ class FetchCore:
                 _pack_counts(self._memory, RING_COUNTS_OFFSET, self._committed, self._own_ns)
             except Exception as error:
                 self.failed = repr(error)  # the batch is the user's: it goes out whatever became of ours
+
+
+def _read_before(sched: int, io: int) -> tuple[bytes, int, int, Any]:
+    """Text of schedstat, ``rchar``, what reading them adds to it, and the usage of the process."""
+    sched_text, rchar, own_bytes = b"", 0, 0
+    if io >= 0:
+        text = _pread(io, IO_BYTES, 0)
+        rchar, own_bytes = int(text[7 : text.index(b"\n")]), len(text)
+    usage = _usage(_SELF)
+    if sched >= 0:
+        sched_text = _pread(sched, SCHED_BYTES, 0)
+        own_bytes += len(sched_text)
+    return sched_text, rchar, own_bytes, usage
 
 
 def fetch_method(cls: type[Any], *, key: str, iterable: bool) -> Any:

@@ -195,6 +195,7 @@ class IteratorRecorder(DeliveryCore):
         if not self._session.here:
             return
         self._end_turn("closed", {})
+        self.queue_room = None
         if self.own is not None:
             self.own.close()
         self._ring.unlink()

@@ -51,7 +51,7 @@ class FetchRecorder(FetchCore):
         self.read_from(self._counters.sched, self._counters.io, self._counters.exec_live())
 
     def moved(self) -> None:
-        """Fetches go on in another thread: with ``num_workers=0`` any thread may take the batches."""
+        """Fetches go on in another thread, as any may take the batches with ``num_workers=0``."""
         self._counters.close()
         self._counters = Counters(rchar=self._rchar)
         self._read_here()

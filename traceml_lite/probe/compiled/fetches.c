@@ -226,6 +226,17 @@ static int begin_fetch(FetchCore *core, PyObject *index, int iterable, int64_t e
     mark->k = core->k;
     mark->start_ns = entered_ns;
     *io = core->last_wall_ns < core->rchar_below_ns && core->k % core->rchar_every ? MISSING : core->io;
+    if (read_before(core, *io, before) == 0)
+        return 0;
+    /* A thread may have the number of one that has ended, whose files cannot be read any more. */
+    if (!PyErr_ExceptionMatches(PyExc_OSError))
+        return -1;
+    PyErr_Clear();
+    if (done(PyObject_CallMethodObjArgs((PyObject *)core, str_moved, NULL)) < 0)
+        return -1;
+    if (*io >= 0)
+        *io = core->io;
+    *before = (Reading){.own_bytes = 0};
     return read_before(core, *io, before);
 }
 
