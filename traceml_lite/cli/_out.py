@@ -142,8 +142,7 @@ def text_of(
 
     if not run.loaders:
         return [f"{run.source}: no DataLoader was iterated in this process. {_why_none(run)}"]
-    with _no_collection():
-        summary, diagnosis = _concluded(run, loader, stall_ns)
+    summary, diagnosis = _concluded(run, loader, stall_ns)
     # What was measured, the result, its cause, the details behind it, what is missing, the next command.
     blocks = (
         render_head(summary, color=color),
@@ -155,6 +154,19 @@ def text_of(
     return [line for block in blocks if block for line in (*_stripped(block), "")][:-1]
 
 
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """Loading what concludes makes many objects, each few of which would have all of torch's looked at."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+@_no_collection()
 def _concluded(run: Run, loader: str | None, stall_ns: int | None) -> tuple[Summary, Diagnosis]:
     # Loaded here and not in a thread: this may be a signal handler that came in the middle of an import.
     from traceml_lite._together import in_turn, together
@@ -185,18 +197,6 @@ def _one_blas_thread() -> Iterator[None]:
         yield
     finally:
         del os.environ[name]
-
-
-@contextlib.contextmanager
-def _no_collection() -> Iterator[None]:
-    """Loading what concludes makes many objects, each few of which would have all of torch's looked at."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def _stripped(lines: list[str]) -> list[str]:

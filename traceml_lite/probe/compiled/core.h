@@ -44,6 +44,14 @@ static inline void publish(char *ring, int64_t committed, int64_t own_ns)
     __atomic_store_n(&counts[0], committed, __ATOMIC_RELEASE);
 }
 
+/* What bookkeeping took, or as much as the time before where its thread had lost the CPU on the way. */
+static inline long long counted(long long own_ns, long long preempted_ns, long long *usual_ns)
+{
+    if (own_ns <= preempted_ns)
+        *usual_ns = own_ns;
+    return *usual_ns;
+}
+
 /* The exception that is set, as an object with its traceback; the indicator is clear afterwards. */
 static inline PyObject *take_error(void)
 {

@@ -351,8 +351,11 @@ static int before_batch(NextMethod *method, DeliveryCore *core, PyObject *iterat
         PyObject *room = PyObject_CallNoArgs(core->queue_room);
         if (room == NULL)
             return -1;
-        ask->queue_size = core->queue_limit - PyLong_AsLongLong(room);
+        const long long free_places = PyLong_AsLongLong(room);
         Py_DECREF(room);
+        if (free_places == -1 && PyErr_Occurred())
+            return -1;
+        ask->queue_size = core->queue_limit - free_places;
     }
     else if (method->sized) {
         PyObject *queue = attribute(ask->dict, iterator, method->queue_name);
@@ -476,11 +479,8 @@ static int after_batch(NextMethod *method, DeliveryCore *core, PyObject *iterato
     core->wait_cpu_ns = core->wait_run_queue_ns = MISSING;
     core->last_got_ns = got_ns;
     core->committed = number + 1;
-    long long own_ns = now_ns() - got_ns + ask->asked_ns - ask->entered_ns;
-    if (own_ns > core->preempted_ns)
-        own_ns = core->usual_ns;
-    core->usual_ns = own_ns;
-    core->own_ns += own_ns;
+    core->own_ns +=
+        counted(now_ns() - got_ns + ask->asked_ns - ask->entered_ns, core->preempted_ns, &core->usual_ns);
     publish(core->ring.buf, core->committed, core->own_ns);
     if (core->reading || got_ns > core->due_ns || number >= core->drained + core->drain_every)
         return done(PyObject_CallMethod((PyObject *)core, "look", "L", (long long)got_ns));

@@ -284,11 +284,7 @@ static int end_fetch(FetchCore *core, int state, Py_ssize_t samples, int io, con
     record->state = (uint8_t)state;
     core->k++;
     core->committed++;
-    long long own_ns = now_ns() - ended_ns + started_ns - entered_ns;
-    if (own_ns > core->preempted_ns)
-        own_ns = core->usual_ns;
-    core->usual_ns = own_ns;
-    core->own_ns += own_ns;
+    core->own_ns += counted(now_ns() - ended_ns + started_ns - entered_ns, core->preempted_ns, &core->usual_ns);
     publish(core->ring.buf, core->committed, core->own_ns);
     return 0;
 }

@@ -7,7 +7,6 @@ timed from outside only.
 from __future__ import annotations
 
 import contextlib
-import enum
 import multiprocessing.queues
 import sys
 import time
@@ -53,15 +52,6 @@ def unverified(cls: type[Any]) -> str | None:
     return None
 
 
-class _Fetching(enum.IntEnum):
-    """How the batches of a class of iterators come about."""
-
-    IN_ORDER = IN_ORDER  # by workers, delivered in order
-    OVERTAKING = OVERTAKING  # by workers, delivered as they come
-    IN_CONSUMER = HERE
-    UNSEEN = UNSEEN  # in a way that is not known here
-
-
 _traced: dict[tuple[type[Any], bool, bool], type[Any] | str] = {}
 _outside: dict[type[Any], type[Any]] = {}
 
@@ -85,14 +75,14 @@ def _make_traced(cls: type[Any], unordered: bool, iterable: bool) -> type[Any] |
         return reason
     if not hasattr(cls, "_try_put_index"):
         return _subclass(cls, _consumer_members(cls))
-    fetching = _Fetching.OVERTAKING if unordered else _Fetching.IN_ORDER
+    fetching = OVERTAKING if unordered else IN_ORDER
     return _subclass(cls, _worker_members(cls, fetching, iterable))
 
 
 def outside_class(cls: type[Any]) -> type[Any]:
     """The subclass that only times ``next``."""
     if cls not in _outside:
-        _outside[cls] = _subclass(cls, _members(cls, _Fetching.UNSEEN))
+        _outside[cls] = _subclass(cls, _members(cls, UNSEEN))
     return _outside[cls]
 
 
@@ -112,10 +102,10 @@ def _subclass(cls: type[Any], members: dict[str, Any]) -> type[Any]:
     )
 
 
-def _members(cls: type[Any], fetching: _Fetching) -> dict[str, Any]:
+def _members(cls: type[Any], fetching: int) -> dict[str, Any]:
     """``__next__`` and ``__del__``."""
     own_module = cls.__module__
-    workers = fetching in (_Fetching.IN_ORDER, _Fetching.OVERTAKING)
+    workers = fetching in (IN_ORDER, OVERTAKING)
 
     def constructing(asking: FrameType) -> bool:
         # torchdata resumes by next() from the constructor; only the class's own code does that.
@@ -127,15 +117,15 @@ def _members(cls: type[Any], fetching: _Fetching) -> dict[str, Any]:
         if isinstance(error, StopIteration):
             _guard(recorder, recorder.stopped, asked_ns, ended_ns)
             return
-        rank = recorder.asks - 1 if fetching is _Fetching.IN_CONSUMER else MISSING
+        rank = recorder.asks - 1 if fetching == HERE else MISSING
         if workers:
-            rank = recorder.last_index if fetching is _Fetching.OVERTAKING else self._rcvd_idx - 1
+            rank = recorder.last_index if fetching == OVERTAKING else self._rcvd_idx - 1
             _guard(recorder, recorder.dispatched, self._task_info, self._send_idx, ended_ns)
         _guard(recorder, recorder.failed, error, asked_ns, rank, _processes(self))
 
     __next__ = next_method(
         cls,
-        fetching=int(fetching),
+        fetching=fetching,
         key=_KEY,
         names=_READ_NAMES,
         sized=sys.platform != "darwin",  # macOS does not tell how full a multiprocessing queue is
@@ -178,7 +168,7 @@ def _measure_queue(self: Any, recorder: IteratorRecorder) -> None:
             recorder.queue_room, recorder.queue_limit = room, limit
 
 
-def _worker_members(cls: type[Any], fetching: _Fetching, iterable: bool) -> dict[str, Any]:
+def _worker_members(cls: type[Any], fetching: int, iterable: bool) -> dict[str, Any]:
     def _try_put_index(self: Any) -> None:
         rank = self._send_idx
         dispatch_ns = _now()  # before the put: a worker may begin at once
@@ -212,7 +202,7 @@ def _worker_members(cls: type[Any], fetching: _Fetching, iterable: bool) -> dict
         members["_try_put_index"] = _try_put_index
     members["_reset"] = _reset
     members["_worker_init_fn"] = property(_wrapped_init, _store("_worker_init_fn"))
-    if fetching is _Fetching.OVERTAKING:
+    if fetching == OVERTAKING:
         members["_get_data"] = _get_data
     return members
 
@@ -246,7 +236,7 @@ def _consumer_members(cls: type[Any]) -> dict[str, Any]:
         if recorder.live:
             _guard(recorder, _record_own, self, recorder, fetcher)
 
-    members = _members(cls, _Fetching.IN_CONSUMER)
+    members = _members(cls, HERE)
     members["_dataset_fetcher"] = property(lambda self: self.__dict__["_dataset_fetcher"], set_fetcher)
     return members
 
