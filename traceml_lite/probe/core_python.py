@@ -47,8 +47,8 @@ _pack_start = FETCH_START_STRUCT.pack_into
 _pack_fetch = FETCH_STRUCT.pack_into
 _pack_counts = RING_COUNTS.pack_into
 
-# How the batches of a class of iterators come about: by workers and delivered in order, by workers and delivered
-# as they come, in the consumer, in a way that is not known.
+# How the batches of a class of iterators come about: by workers and delivered in order, by workers and
+# delivered as they come, in the consumer, in a way that is not known.
 IN_ORDER, OVERTAKING, HERE, UNSEEN = 0, 1, 2, 3
 NO_TASK = (UNKNOWN_WORKER, MISSING, MISSING)
 
